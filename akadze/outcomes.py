@@ -12,7 +12,7 @@ __all__ = ["BackoffPolicy", "Cancel", "Fail", "Retry", "Snooze"]
 BackoffPolicy = Callable[[int], timedelta]
 
 
-class Retry(Exception):  # noqa: N818 - an outcome, not an error
+class Retry(Exception):
     """Run the job again later. This spends an attempt.
 
     ``delay`` is a timedelta; without it the task's backoff decides. On the last attempt the job fails.
@@ -23,7 +23,7 @@ class Retry(Exception):  # noqa: N818 - an outcome, not an error
         self.delay = _checked(delay) if delay is not None else None
 
 
-class Snooze(Exception):  # noqa: N818 - an outcome, not an error
+class Snooze(Exception):
     """Run the job again later, after ``delay`` (a timedelta). This does not spend an attempt."""
 
     def __init__(self, delay: timedelta) -> None:
@@ -31,7 +31,7 @@ class Snooze(Exception):  # noqa: N818 - an outcome, not an error
         self.delay = _checked(delay)
 
 
-class Fail(Exception):  # noqa: N818 - an outcome, not an error
+class Fail(Exception):
     """Fail the job now, whatever attempts are left. ``reason`` is kept in the job's errors."""
 
     def __init__(self, reason: str = "") -> None:
@@ -39,7 +39,7 @@ class Fail(Exception):  # noqa: N818 - an outcome, not an error
         self.reason = reason
 
 
-class Cancel(Exception):  # noqa: N818 - an outcome, not an error
+class Cancel(Exception):
     """End the job as cancelled. This does not spend an attempt. ``reason`` is kept in the job's errors."""
 
     def __init__(self, reason: str = "") -> None:

@@ -1,0 +1,257 @@
+"""Callers' connections: one small adapter for each kind, both colours side by side.
+
+A caller's connection is used as it is: akadze executes on the object that it was given, never on what lies below it,
+never commits or rolls back, and opens a savepoint only around a user's hook. Rows come back as dicts, whatever row or
+cursor factory the connection has; JSON crosses as text both ways.
+
+To accept another kind of connection: write its adapter below, and recognise it in ``async_caller`` or ``sync_caller``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol, cast
+
+import psycopg
+from psycopg.rows import dict_row
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from akadze._statement import Statement
+from akadze.errors import AkadzeError, EnqueueError
+
+Rows = list[dict[str, Any]]
+
+# A caller's stream_results would turn an insert into a cursor declaration.
+_WHOLE = {"stream_results": False}
+
+
+class AsyncCaller(Protocol):
+    """A connection or session of the caller that is awaited."""
+
+    connection: Any
+
+    async def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        """Execute on the caller's connection, in its transaction, and return all rows."""
+
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        """Open a savepoint, released at a clean exit and rolled back on an error."""
+
+
+class SyncCaller(Protocol):
+    """A connection or session of the caller that blocks."""
+
+    connection: Any
+
+    def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        """Execute on the caller's connection, in its transaction, and return all rows."""
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        """Open a savepoint, released at a clean exit and rolled back on an error."""
+
+
+class _AlchemyAsync:
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.connection = connection
+
+    async def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        result = await self.connection.execute(statement.clause, parameters, execution_options=_WHOLE)
+        return [dict(row) for row in result.mappings()]
+
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        return self.connection.begin_nested()
+
+
+class _AlchemySync:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        result = self.connection.execute(statement.clause, parameters, execution_options=_WHOLE)
+        return [dict(row) for row in result.mappings()]
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        return self.connection.begin_nested()
+
+
+class _AlchemyAsyncSession:
+    def __init__(self, session: AsyncSession) -> None:
+        self.connection = session
+
+    async def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        # Through the class: subclasses (SQLModel's) deprecate execute() in favour of their own verb.
+        result = await AsyncSession.execute(self.connection, statement.clause, parameters, execution_options=_WHOLE)
+        return [dict(row) for row in result.mappings()]
+
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        return self.connection.begin_nested()
+
+
+class _AlchemySyncSession:
+    def __init__(self, session: Session) -> None:
+        self.connection = session
+
+    def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        result = Session.execute(self.connection, statement.clause, parameters, execution_options=_WHOLE)
+        return [dict(row) for row in result.mappings()]
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        return self.connection.begin_nested()
+
+
+class _PsycopgAsync:
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.connection = connection
+
+    async def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        # A cursor of our own: the caller's may be of another class, or give rows of another shape.
+        async with psycopg.AsyncCursor(self.connection, row_factory=dict_row) as cursor:
+            await cursor.execute(statement.pyformat, parameters)
+            return await cursor.fetchall() if cursor.description else []
+
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        return self.connection.transaction()
+
+
+class _PsycopgSync:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        with psycopg.Cursor(self.connection, row_factory=dict_row) as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        return self.connection.transaction()
+
+
+def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> AsyncCaller:
+    """Return the adapter of an async connection or session.
+
+    Raises ``error`` for anything else, and for an SQLAlchemy connection outside a transaction unless ``reading``:
+    what it wrote there would be rolled back in silence.
+    """
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        _check_dialect(session.sync_session, error)
+        return _AlchemyAsyncSession(session)
+    if isinstance(session, AsyncConnection):
+        _check_dialect(session, error)
+        if not reading and not session.in_transaction():
+            raise error(_NO_TRANSACTION.format(begin="async with engine.begin() as connection"))
+        return _AlchemyAsync(session)
+    if isinstance(session, psycopg.AsyncConnection):
+        return _PsycopgAsync(session)
+    raise error(_refusal(session, wanted="async"))
+
+
+def sync_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> SyncCaller:
+    """Return the adapter of a blocking connection or session; raises as ``async_caller`` does."""
+    if isinstance(session, scoped_session):
+        session = session()
+    if isinstance(session, Session):
+        _check_dialect(session, error)
+        return _AlchemySyncSession(session)
+    if isinstance(session, Connection):
+        _check_dialect(session, error)
+        if not reading and not session.in_transaction():
+            raise error(_NO_TRANSACTION.format(begin="with engine.begin() as connection"))
+        return _AlchemySync(session)
+    if isinstance(session, psycopg.Connection):
+        return _PsycopgSync(session)
+    raise error(_refusal(session, wanted="sync"))
+
+
+def is_async_session(session: Any) -> bool:
+    """Tell the colour of a session that enqueue takes."""
+    return isinstance(session, AsyncConnection | AsyncSession | async_scoped_session | psycopg.AsyncConnection)
+
+
+@asynccontextmanager
+async def async_reading(source: Any) -> AsyncIterator[AsyncCaller]:
+    """Yield a caller to read with: on a connection of its own for an engine or a pool, else on the one given."""
+    if isinstance(source, AsyncEngine):
+        async with source.connect() as connection:
+            yield async_caller(connection, error=AkadzeError, reading=True)
+    elif _is_pool(source, "AsyncConnectionPool"):
+        async with source.connection() as connection:
+            yield async_caller(connection, error=AkadzeError, reading=True)
+    else:
+        yield async_caller(source, error=AkadzeError, reading=True)
+
+
+@contextmanager
+def sync_reading(source: Any) -> Iterator[SyncCaller]:
+    """Yield a caller to read with: on a connection of its own for an engine or a pool, else on the one given."""
+    if isinstance(source, Engine):
+        with source.connect() as connection:
+            yield sync_caller(connection, error=AkadzeError, reading=True)
+    elif _is_pool(source, "ConnectionPool"):
+        with source.connection() as connection:
+            yield sync_caller(connection, error=AkadzeError, reading=True)
+    else:
+        yield sync_caller(source, error=AkadzeError, reading=True)
+
+
+_NO_TRANSACTION = (
+    "the SQLAlchemy connection is not in a transaction, so what is written on it would be lost: use {begin}, "
+    "or begin() on the connection first"
+)
+
+_TAKEN = {
+    "async": "an SQLAlchemy AsyncConnection or AsyncSession, or a psycopg.AsyncConnection",
+    "sync": "an SQLAlchemy Connection or Session, or a psycopg.Connection",
+}
+
+
+def _refusal(given: Any, *, wanted: str) -> str:
+    kind = f"{type(given).__module__}.{type(given).__qualname__}"
+    if isinstance(given, AsyncEngine | Engine):
+        advice = "open a connection with engine.begin() and pass that, so that the job is part of your transaction"
+    elif _is_pool(given, "AsyncConnectionPool") or _is_pool(given, "ConnectionPool"):
+        advice = "take a connection with pool.connection() and pass that, so that the job is part of your transaction"
+    elif wanted == "sync" and is_async_session(given):
+        advice = "it is an async one: await the call of the same name in akadze, or pass " + _TAKEN[wanted]
+    elif wanted == "async" and isinstance(given, Connection | Session | scoped_session | psycopg.Connection):
+        advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass " + _TAKEN[wanted]
+    else:
+        advice = "pass " + _TAKEN[wanted]
+    return f"{kind} cannot be used as a session here: {advice}"
+
+
+def refuse_session(session: Any) -> EnqueueError:
+    """Return the error for an object that is a session of neither colour."""
+    kind = f"{type(session).__module__}.{type(session).__qualname__}"
+    if (
+        isinstance(session, AsyncEngine | Engine)
+        or _is_pool(session, "AsyncConnectionPool")
+        or _is_pool(session, "ConnectionPool")
+    ):
+        return EnqueueError(_refusal(session, wanted="sync"))
+    return EnqueueError(f"{kind} cannot be used as a session here: pass {_TAKEN['async']}, or {_TAKEN['sync']}")
+
+
+def _is_pool(given: Any, name: str) -> bool:
+    # psycopg_pool need not be imported to know its classes.
+    return any(base.__name__ == name and base.__module__.startswith("psycopg_pool") for base in type(given).__mro__)
+
+
+def _check_dialect(given: AsyncConnection | Connection | Session, error: type[AkadzeError]) -> None:
+    try:
+        dialect = given.get_bind().dialect if isinstance(given, Session) else given.dialect
+    except Exception:  # noqa: BLE001 - a session without a default bind finds its engine when it executes
+        return
+    if dialect.name != "postgresql":
+        raise error(
+            f"the session belongs to a {dialect.name} database: akadze keeps its jobs in PostgreSQL, pass a session of that"
+        )
+
+
+def driver_connection(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:
+    """Return the psycopg connection below a connection of the worker's own, None for another driver."""
+    raw = cast(Any, connection.sync_connection).connection.driver_connection
+    return raw if isinstance(raw, psycopg.AsyncConnection) else None
