@@ -1,0 +1,25 @@
+"""What all tests share: the database (`tests.database`), worker processes (`tests.processes`), and an app."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["tests.database", "tests.processes"]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# It takes anyio_backend so that tests without a loop can have it, too: the app is closed on a loop in either case.
+@pytest.fixture
+async def app(anyio_backend: str, database_url: str) -> AsyncIterator[Any]:
+    from akadze import Akadze
+
+    app = Akadze(database_url=database_url)
+    yield app
+    await app.aclose()
