@@ -1,0 +1,109 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = {"", ".bash", ".css", ".html", ".js", ".md", ".py", ".sh", ".sql", ".toml", ".yml"}
+STATEMENT = re.compile(
+    r"\b(select|insert|update|delete|merge|truncate|copy)\b.*\bakadze\.\w", re.IGNORECASE | re.DOTALL
+)
+
+
+def files(*folders: str, suffix: str | None = None) -> list[Path]:
+    """Return the text files below folders of the project."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    wanted = {suffix} if suffix else TEXT
+    return sorted(
+        path for path in found if path.is_file() and path.suffix in wanted and "__pycache__" not in path.parts
+    )
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each string of a module with its line, without the docstrings."""
+    tree = ast.parse(source)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    documented = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.lineno, node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts = (part.value for part in node.values if isinstance(part, ast.Constant))
+            yield node.lineno, " ".join(str(part) for part in parts)
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    lengths = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in files("akadze", "scripts")}
+    assert lengths
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_no_python_module_holds_sql() -> None:
+    found = [
+        f"{name_of(path)}:{line}"
+        for path in files("akadze", suffix=".py")
+        for line, text in texts_of(path.read_text("utf-8"))
+        if STATEMENT.search(text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ('X = "select id from akadze.jobs"', [1]),
+        ('X = f"""\n  DELETE from {x}, akadze.limits"""', [1]),
+        ('X = ("update"\n     " akadze.jobs")', [1]),
+        ('"""Docstrings may name akadze.jobs when they select words."""', []),
+        ('X = "akadze.jobs"', []),
+    ],
+)
+def test_sql_in_a_module_is_found(source: str, lines: list[int]) -> None:
+    assert sorted({line for line, text in texts_of(source) if STATEMENT.search(text)}) == lines
+
+
+def test_statements_cast_with_cast() -> None:
+    statements = files("akadze/_sql", "akadze/_migrations", suffix=".sql")
+    assert statements
+    # Drivers read ":name" of "::name" as a parameter, each in its own way.
+    assert [name_of(path) for path in statements if "::" in path.read_text("utf-8")] == []
+
+
+@pytest.mark.parametrize("package", ["akadze", "tests"])
+def test_each_module_has_a_twin_and_each_twin_a_module(package: str) -> None:
+    modules, twins = (
+        {path.relative_to(ROOT / package / folder) for path in files(f"{package}/{folder}", suffix=".py")}
+        for folder in ("_async", "_sync")
+    )
+    assert modules == twins
+
+
+def test_nothing_is_left_to_do() -> None:
+    marks = re.compile(rf"\b({'TO' + 'DO'}|{'FIX' + 'ME'})\b")
+    paths = [*files("akadze", "docs", "scripts", "tests"), *ROOT.glob("*.md"), ROOT / "pyproject.toml"]
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in paths
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert found == []
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    from akadze import __version__
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == __version__
+    assert f"\n## {__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
