@@ -27,15 +27,16 @@ NAMES: Mapping[str, str] = {
     # of other projects
     "AsyncConnection": "Connection",
     "AsyncIterator": "Iterator",
-    "AsyncSession": "Session",
-    "asynccontextmanager": "contextmanager",
     # ours: pairs that are written by hand, side by side
+    "AsyncCaller": "SyncCaller",
+    "async_call_hook": "sync_call_hook",
     "async_caller": "sync_caller",
+    "async_reading": "sync_reading",
+    "refuse_async": "refuse_async",
 }
 # Imports that a twin takes from another module: "module.name", or "module" for whatever is imported from it.
 MODULES: Mapping[str, str] = {
     "sqlalchemy.ext.asyncio.AsyncConnection": "sqlalchemy",
-    "sqlalchemy.ext.asyncio.AsyncSession": "sqlalchemy.orm",
 }
 
 Place = tuple[int, int]  # line and column of a token
