@@ -78,7 +78,9 @@ def main(root: Path, names: Mapping[str, str], modules: Mapping[str, str], check
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8", newline="\n")
     errors += [f"{path.relative_to(root).as_posix()} is the twin of no module: remove it" for path in sorted(orphans)]
-    errors += [f"no module uses {entry}: remove it from scripts/make_sync.py" for entry in {*names, *modules} - used]
+    errors += [
+        f"no module uses {entry}: remove it from scripts/make_sync.py" for entry in sorted({*names, *modules} - used)
+    ]
     print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
     return 1 if errors else 0
 
