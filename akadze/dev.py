@@ -140,6 +140,8 @@ class Server:
         self._socket_directory = self._choose_socket_directory()
         if not self._keep:
             self._watch = self._start_watch()
+        # An exit without stop() is an ordinary end, too.
+        atexit.register(self._let_go if self._keep else self.stop)
         self._account = choose_account()
         self._binaries = reachable_binaries(binaries, account=self._account, directory=self.directory)
         if new:
@@ -156,7 +158,7 @@ class Server:
     def _start_watch(self) -> subprocess.Popen[bytes]:
         removed = [str(directory) for directory in self._temporary]
         quick = "INT" if self._durable else "QUIT"
-        watch = subprocess.Popen(  # noqa: S603 - the script above, with paths as arguments
+        return subprocess.Popen(  # noqa: S603 - the script above, with paths as arguments
             ["/bin/sh", "-c", _WATCH, "sh", quick, str(self.directory / "data"), *removed],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -164,9 +166,6 @@ class Server:
             cwd="/",
             start_new_session=True,
         )
-        # An exit without stop() is an ordinary end, too.
-        atexit.register(self.stop)
-        return watch
 
     @property
     def pid(self) -> int | None:
@@ -264,6 +263,11 @@ class Server:
                 pipe.write(b"stopped\n")
             self._watch.wait()
         atexit.unregister(self.stop)
+        atexit.unregister(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._process is not None:
+            self._process.returncode = 0  # so that subprocess does not warn of a child that is meant to go on
 
     def __enter__(self) -> Self:
         return self

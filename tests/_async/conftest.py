@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 if True:  # ASYNC
-    from collections.abc import Awaitable
-
     from sqlalchemy.ext.asyncio import AsyncEngine as Engine
-
-    Rows = Callable[..., Awaitable[list[dict[str, Any]]]]
 else:
     from sqlalchemy import Engine
 
-    Rows = Callable[..., list[dict[str, Any]]]
+
+class Rows(Protocol):
+    async def __call__(self, statement: str, **parameters: Any) -> list[dict[str, Any]]: ...
 
 
 @pytest.fixture
 def engine(app: Any) -> Engine:
     """The app's engine of this colour."""
     if True:  # ASYNC
-        return app.engine
+        engine: Engine = app.engine
     else:
-        return app.sync_engine
+        engine: Engine = app.sync_engine
+    return engine
 
 
 @pytest.fixture

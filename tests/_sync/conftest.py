@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-Rows = Callable[..., list[dict[str, Any]]]
+
+class Rows(Protocol):
+    def __call__(self, statement: str, **parameters: Any) -> list[dict[str, Any]]: ...
 
 
 @pytest.fixture
 def engine(app: Any) -> Engine:
     """The app's engine of this colour."""
-    return app.sync_engine
+    engine: Engine = app.sync_engine
+    return engine
 
 
 @pytest.fixture
