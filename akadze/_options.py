@@ -18,6 +18,7 @@ __all__ = [
     "check_job_id",
     "check_key",
     "check_limit",
+    "check_limit_key",
     "check_meta",
     "check_name",
     "check_queue",
@@ -122,13 +123,18 @@ def check_key(what: str, key: object, error: type[AkadzeError] = EnqueueError) -
     return None if key is None else _text(what, key, error) or None
 
 
+def check_limit_key(key: object) -> str:
+    """Return a limit's key as a plain str. Raises AkadzeError unless it is 1 to 512 bytes of text."""
+    return check_name("a limit's key", key)
+
+
 def check_limit(key: object, max_running: object, max_starts: object, window: object) -> str:
     """Check what ``set_limit`` is given and return the key as a plain str. 0 lets nothing start.
 
     Raises AkadzeError for an empty key, no policy at all, ``max_starts`` without ``window`` or the other way round,
     and numbers out of range.
     """
-    text = check_name("a limit's key", key)
+    text = check_limit_key(key)
     if max_running is None and max_starts is None and window is None:
         raise AkadzeError("no limit is given; give max_running, or max_starts with window, or all three")
     if (max_starts is None) is not (window is None):
