@@ -171,6 +171,10 @@ def is_async_session(session: Any) -> bool:
     return isinstance(session, AsyncConnection | AsyncSession | async_scoped_session | psycopg.AsyncConnection)
 
 
+def is_sync_session(session: Any) -> bool:
+    return isinstance(session, Connection | Session | scoped_session | psycopg.Connection)
+
+
 @asynccontextmanager
 async def async_reading(source: Any) -> AsyncIterator[AsyncCaller]:
     """Yield a caller to read with: on a connection of its own for an engine or a pool, else on the one given."""
@@ -216,7 +220,7 @@ def _refusal(given: Any, *, wanted: str) -> str:
         advice = "take a connection with pool.connection() and pass that, so that the job is part of your transaction"
     elif wanted == "sync" and is_async_session(given):
         advice = "it is an async one: await the call of the same name in akadze, or pass " + _TAKEN[wanted]
-    elif wanted == "async" and isinstance(given, Connection | Session | scoped_session | psycopg.Connection):
+    elif wanted == "async" and is_sync_session(given):
         advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass " + _TAKEN[wanted]
     else:
         advice = "pass " + _TAKEN[wanted]
@@ -243,11 +247,11 @@ def _is_pool(given: Any, name: str) -> bool:
 def _check_dialect(given: AsyncConnection | Connection | Session, error: type[AkadzeError]) -> None:
     try:
         dialect = given.get_bind().dialect if isinstance(given, Session) else given.dialect
-    except Exception:  # noqa: BLE001 - a session without a default bind finds its engine when it executes
+    except Exception:
         return
     if dialect.name != "postgresql":
         raise error(
-            f"the session belongs to a {dialect.name} database: akadze keeps its jobs in PostgreSQL, pass a session of that"
+            f"the session belongs to a {dialect.name} database: akadze keeps its jobs in PostgreSQL, pass one of that"
         )
 
 

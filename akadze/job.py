@@ -36,4 +36,6 @@ class Job:
 
     def __repr__(self) -> str:
         # Arguments, results and errors stay out of logs and tracebacks.
-        return f"Job(id={self.id}, task={self.task!r}, queue={self.queue!r}, state={self.state!r}, attempt={self.attempt})"
+        return (
+            f"Job(id={self.id}, task={self.task!r}, queue={self.queue!r}, state={self.state!r}, attempt={self.attempt})"
+        )

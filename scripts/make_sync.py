@@ -27,11 +27,14 @@ NAMES: Mapping[str, str] = {
     # of other projects
     "AsyncConnection": "Connection",
     "AsyncIterator": "Iterator",
+    "asynccontextmanager": "contextmanager",
     # ours: pairs that are written by hand, side by side
     "AsyncCaller": "SyncCaller",
     "async_call_hook": "sync_call_hook",
     "async_caller": "sync_caller",
     "async_reading": "sync_reading",
+    "drain_body_async": "drain_body_sync",
+    "drain_pause_async": "drain_pause_sync",
     "refuse_async": "refuse_async",
 }
 # Imports that a twin takes from another module: "module.name", or "module" for whatever is imported from it.

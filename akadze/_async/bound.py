@@ -1,0 +1,182 @@
+"""Enqueue: a task bound to the caller's session and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec
+
+from akadze import _rows
+from akadze._async.transitions import tell
+from akadze._connections import async_caller
+from akadze._options import new_job
+from akadze._statement import statement
+from akadze._states import CANCELLED, QUEUED
+from akadze.errors import DuplicateJob, EnqueueError
+from akadze.hooks import async_call_hook, refuse_async
+
+if TYPE_CHECKING:
+    from akadze.task import Task
+
+P = ParamSpec("P")
+
+_INSERT_JOB = statement("enqueue", "insert_job")
+_INSERT_JOBS = statement("enqueue", "insert_jobs")
+_READ_JOBS = statement("jobs", "read_jobs")
+
+# One jsonb value holds 255 MiB at the most; its binary form can be larger than the text.
+_MOST_BYTES = 100_000_000
+
+
+class BoundTask(Generic[P]):
+    """A task bound to a session and enqueue options; ``Task.using`` returns one."""
+
+    def __init__(
+        self,
+        task: Task[P],
+        *,
+        session: Any,
+        delay: timedelta | None,
+        run_at: datetime | None,
+        priority: int,
+        max_attempts: int,
+        unique_key: str | None,
+        limit_key: str | None,
+        expires_at: datetime | None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._task = task
+        self._caller = async_caller(session)
+        self._new = new_job(
+            task.name,
+            task.queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            delay=delay,
+            run_at=run_at,
+            unique_key=unique_key,
+            limit_key=limit_key,
+            expires_at=expires_at,
+            meta=meta,
+        )
+
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Insert one job with these arguments (by name), in the transaction of the session. Returns nothing.
+
+        Raises EnqueueError on positional or invalid arguments, and DuplicateJob when ``unique_key`` is held by a job
+        that is queued or running. Neither inserts a row, and the caller's transaction stays usable. An error of an
+        ``on_enqueue`` hook is raised as it is, with the same effect.
+        """
+        if args:
+            raise EnqueueError(f"task {self._task.name!r} takes its arguments by name: pass them as keywords")
+        text = _checked_size(self._task.arguments.to_json(kwargs))
+        hooks = self._task.app.hooks
+        on_enqueue = hooks.on_enqueue
+        on_transition = hooks.on_transition if self._new.unique_key is not None else []
+        if True:  # ASYNC
+            watched = bool(on_enqueue or on_transition)
+        else:
+            refuse_async(on_enqueue, "on_enqueue")
+            refuse_async(on_transition, "on_transition")
+            watched = bool(on_enqueue or on_transition)
+        if not watched:
+            job_id = (await self._insert(text))["id"]
+        else:
+            async with self._caller.savepoint():
+                row = await self._insert(text)
+                job_id = row["id"]
+                if row["ended_id"] is not None:
+                    await tell(self._caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
+                if job_id is not None:
+                    await self._announce(on_enqueue, [job_id])
+        if job_id is None:
+            raise DuplicateJob(
+                f"task {self._task.name!r} was not enqueued: a queued or running job already holds this unique_key"
+            )
+
+    async def enqueue_many(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Insert one job per item (arguments by name) with the shared options, in the order of the items.
+
+        All items are validated before anything is inserted, and all are inserted or none, in autocommit too. Raises
+        EnqueueError as ``enqueue`` does, and when a ``unique_key`` is set: that applies to one job.
+        """
+        if self._new.unique_key is not None:
+            raise EnqueueError("unique_key applies to one job: leave it out here, or enqueue the jobs one by one")
+        texts = [self._item(number, item) for number, item in enumerate(items)]
+        if not texts:
+            return
+        on_enqueue = self._task.app.hooks.on_enqueue
+        if True:  # ASYNC
+            watched = bool(on_enqueue)
+        else:
+            refuse_async(on_enqueue, "on_enqueue")
+            watched = bool(on_enqueue)
+        text = _checked_size(f"[{','.join(texts)}]")
+        if not watched:
+            await self._insert_many(text, ids=False)
+        else:
+            async with self._caller.savepoint():
+                await self._announce(on_enqueue, await self._insert_many(text, ids=True))
+
+    def _item(self, number: int, item: Mapping[str, Any]) -> str:
+        if not isinstance(item, Mapping):
+            raise EnqueueError(
+                f"item {number} is a {type(item).__name__}: each item is a mapping of argument names to values"
+            )
+        try:
+            return self._task.arguments.to_json(item)
+        except EnqueueError as error:
+            raise EnqueueError(f"item {number}: {error}") from None
+
+    async def _insert(self, text: str) -> dict[str, Any]:
+        new = self._new
+        rows = await self._caller.rows(
+            _INSERT_JOB,
+            task=new.task,
+            queue=new.queue,
+            priority=new.priority,
+            max_attempts=new.max_attempts,
+            delay=new.delay,
+            run_at=new.run_at,
+            expires_at=new.expires_at,
+            unique_key=new.unique_key,
+            limit_key=new.limit_key,
+            meta=new.meta,
+            args=text,
+        )
+        return rows[0]
+
+    async def _insert_many(self, text: str, *, ids: bool) -> list[int]:
+        new = self._new
+        rows = await self._caller.rows(
+            _INSERT_JOBS,
+            task=new.task,
+            queue=new.queue,
+            priority=new.priority,
+            max_attempts=new.max_attempts,
+            delay=new.delay,
+            run_at=new.run_at,
+            expires_at=new.expires_at,
+            limit_key=new.limit_key,
+            meta=new.meta,
+            items=text,
+            ids=ids,
+        )
+        return rows[0]["ids"] or []
+
+    async def _announce(self, hooks: list[Any], ids: list[int]) -> None:
+        if not hooks:
+            return
+        for row in await self._caller.rows(_READ_JOBS, ids=ids):
+            job = _rows.job(row)
+            for hook in hooks:
+                await async_call_hook(hook, self._caller.connection, job)
+
+
+def _checked_size(text: str) -> str:
+    if len(text) > _MOST_BYTES:
+        raise EnqueueError(
+            f"the arguments take {len(text)} bytes as JSON, and {_MOST_BYTES} are allowed in one call: "
+            "keep large data elsewhere and pass a reference, or enqueue in several calls"
+        )
+    return text

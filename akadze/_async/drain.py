@@ -1,0 +1,135 @@
+"""Drain: run what is ready, in the process of a test."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+from akadze._async.transitions import cancel_doomed, finish, watch_claims
+from akadze._bodies import drain_body_async, drain_pause_async
+from akadze._claimed import ClaimedRow, ClaimedRun
+from akadze._connections import AsyncCaller, async_caller
+from akadze._statement import statement
+from akadze.app import Akadze
+from akadze.errors import AkadzeError
+from akadze.hooks import refuse_async
+
+logger = logging.getLogger("akadze.testing")
+
+_LOCK_LIMITS = statement("drain", "lock_limits")
+_CLAIM_READY = statement("drain", "claim_ready")
+_FIND_READY = statement("drain", "find_ready")
+_INSERT_WORKER = statement("workers", "insert_worker")
+_DELETE_WORKER = statement("workers", "delete_worker")
+
+_DRAIN_LIMIT = 1000
+#: Seconds for which the jobs of a drain are its own; it does not beat.
+_TTL = 3600.0
+
+
+async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = None) -> None:
+    """Run every job that is ready now, one after another. Jobs scheduled in the future stay queued.
+
+    Ready means a claim can take it, or a step cancels it (cancel requested, expired). Jobs of a paused queue stay
+    queued. Whether a limit holds a job back is not looked at: such a job keeps drain stepping until its window passes
+    or ``limit`` runs out.
+
+    With ``session``, an open connection or session, everything happens in its own open transaction: jobs that it has
+    not committed are run, and all of it vanishes with its rollback. A job that fails leaves the transaction usable.
+
+    Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
+    still ready after ``limit`` runs, or if the session cannot be used.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise AkadzeError(f"limit is {limit!r}: it must be a whole number of at least 1")
+    joined = None if session is None else async_caller(session, error=AkadzeError)
+    if True:  # ASYNC
+        hooks = app.hooks.on_transition
+    else:
+        refuse_async(app.hooks.on_transition, "on_transition")
+        hooks = app.hooks.on_transition
+    worker_id = uuid4()
+    if joined is None:
+        await _register(app, worker_id)
+    try:
+        for _ in range(limit):
+            async with _step(app, joined) as caller:
+                while await cancel_doomed(caller, hooks, None):
+                    pass
+                run = await _claim(app, caller, worker_id, joined)
+                ready = None if run is not None else await _ready(app, caller)
+            if run is not None:
+                await _finish(app, joined, run)
+            elif ready is None:
+                return
+            else:
+                await drain_pause_async()
+        async with _step(app, joined) as caller:
+            ready = await _ready(app, caller)
+        if ready is not None:
+            raise AkadzeError(
+                f"jobs of task {ready!r} are still ready after {limit} runs: raise limit, or see what makes them"
+            )
+    finally:
+        if joined is None:
+            await _unregister(app, worker_id)
+
+
+async def _claim(app: Akadze, caller: AsyncCaller, worker_id: UUID, joined: AsyncCaller | None) -> ClaimedRun | None:
+    await caller.rows(_LOCK_LIMITS)
+    rows = await caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id))
+    if not rows or await watch_claims(caller, app.hooks.on_transition, worker_id, [rows[0]["id"]]):
+        return None
+    row: ClaimedRow = tuple(rows[0].values())
+    return ClaimedRun(app, worker_id, row, joined)
+
+
+async def _ready(app: Akadze, caller: AsyncCaller) -> str | None:
+    rows = await caller.rows(_FIND_READY, tasks=sorted(app.tasks))
+    if not rows:
+        return None
+    task: str = rows[0]["task"]
+    if not rows[0]["known"]:
+        raise AkadzeError(f"a job of task {task!r} is ready, but the task is not registered on this app")
+    return task
+
+
+async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> None:
+    move = await drain_body_async(run)
+    if move is None:
+        return
+    async with _step(app, joined) as caller:
+        outcome = (run.id, run.number, move.outcome(run.id, run.number))
+        await finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+
+
+@asynccontextmanager
+async def _step(app: Akadze, joined: AsyncCaller | None) -> AsyncIterator[AsyncCaller]:
+    if joined is not None:
+        async with joined.savepoint():
+            yield joined
+    else:
+        if True:  # ASYNC
+            engine = app.engine
+        else:
+            engine = app.sync_engine
+        async with engine.begin() as connection:
+            yield async_caller(connection)
+
+
+async def _register(app: Akadze, worker_id: UUID) -> None:
+    """Show the drain as a worker, so that running workers do not take its jobs for lost."""
+    async with _step(app, None) as caller:
+        await caller.rows(
+            _INSERT_WORKER, id=str(worker_id), hostname=socket.gethostname(), pid=os.getpid(), queues=[], ttl=_TTL
+        )
+
+
+async def _unregister(app: Akadze, worker_id: UUID) -> None:
+    async with _step(app, None) as caller:
+        await caller.rows(_DELETE_WORKER, id=str(worker_id))

@@ -1,0 +1,86 @@
+"""The schema: migrate, and what has been applied."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+
+from akadze._connections import AsyncCaller, async_caller
+from akadze._statement import statement
+from akadze._urls import libpq_url
+from akadze.errors import AkadzeError
+
+_LOCK_MIGRATIONS = statement("schema", "lock_migrations")
+_LIMIT_WAITING = statement("schema", "limit_waiting")
+_FIND_SCHEMA = statement("schema", "find_schema")
+_CREATE_SCHEMA = statement("schema", "create_schema")
+_CREATE_VERSIONS = statement("schema", "create_versions")
+_LIST_VERSIONS = statement("schema", "list_versions")
+_ADD_VERSION = statement("schema", "add_version")
+
+
+def known_versions() -> list[str]:
+    """Return the ids of the migrations of this release, in order."""
+    folder = files("akadze") / "_migrations"
+    return sorted(entry.name.removesuffix(".sql") for entry in folder.iterdir() if entry.name.endswith(".sql"))
+
+
+async def migrate(database_url: str) -> None:
+    """Apply pending migrations. This command does not return database state.
+
+    Safe to run from many processes at once, and again: each step is applied whole or not at all. The right to create
+    schemas is needed only while the schema ``akadze`` is not there.
+    """
+    connection = await _connect(database_url)
+    try:
+        for version in known_versions():
+            async with connection.transaction():
+                await _apply(connection, version)
+    finally:
+        await connection.close()
+
+
+async def applied_versions(database_url: str) -> list[str]:
+    """Return applied migration ids, in order; none where nothing was migrated. This query does not write."""
+    connection = await _connect(database_url)
+    try:
+        return await read_versions(async_caller(connection))
+    finally:
+        await connection.close()
+
+
+async def read_versions(caller: AsyncCaller) -> list[str]:
+    if not (await caller.rows(_FIND_SCHEMA))[0]["versions"]:
+        return []
+    return [row["version"] for row in await caller.rows(_LIST_VERSIONS)]
+
+
+async def check_schema(caller: AsyncCaller) -> None:
+    """Raise AkadzeError unless the migrations of this release have been applied."""
+    applied = await read_versions(caller)
+    missing = [version for version in known_versions() if version not in applied]
+    if missing:
+        raise AkadzeError(f"the database lacks the migration {missing[0]}: run `akadze migrate` on it first")
+
+
+async def _apply(connection: psycopg.AsyncConnection[Any], version: str) -> None:
+    caller = async_caller(connection)
+    await caller.rows(_LIMIT_WAITING)
+    await caller.rows(_LOCK_MIGRATIONS)
+    found = (await caller.rows(_FIND_SCHEMA))[0]
+    if not found["schema"]:
+        await caller.rows(_CREATE_SCHEMA)
+    if not found["versions"]:
+        await caller.rows(_CREATE_VERSIONS)
+    elif version in [row["version"] for row in await caller.rows(_LIST_VERSIONS)]:
+        return
+    step = (files("akadze") / "_migrations" / f"{version}.sql").read_text(encoding="utf-8")
+    # Without parameters psycopg sends the text as it is, all statements of it.
+    await connection.execute(step)
+    await caller.rows(_ADD_VERSION, version=version)
+
+
+async def _connect(database_url: str) -> psycopg.AsyncConnection[Any]:
+    return await psycopg.AsyncConnection.connect(libpq_url(database_url), autocommit=True, prepare_threshold=None)

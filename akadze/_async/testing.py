@@ -1,0 +1,35 @@
+"""What tests ask about enqueued jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from akadze._connections import async_reading
+from akadze._statement import statement
+from akadze.app import Akadze
+from akadze.errors import AkadzeError
+
+_LIST_ACTIVE_ARGS = statement("jobs", "list_active_args")
+
+
+async def assert_enqueued(app: Akadze, task: str, /, **arguments: Any) -> None:
+    """Raise AssertionError unless a queued or running job has this task and these arguments.
+
+    Arguments are compared in their stored JSON form, so models, UUID and datetime can be passed as the task receives
+    them. Reads committed rows. Raises AkadzeError if the task is not registered, EnqueueError if the arguments do not
+    fit it.
+    """
+    registered = app.tasks.get(task)
+    if registered is None:
+        raise AkadzeError(f"task {task!r} is not registered on this app")
+    if True:  # ASYNC
+        engine = app.engine
+    else:
+        engine = app.sync_engine
+    async with async_reading(engine) as caller:
+        rows = await caller.rows(_LIST_ACTIVE_ARGS, task=task)
+    if not any(registered.arguments.same(json.loads(row["args"]), arguments) for row in rows):
+        raise AssertionError(
+            f"no queued or running job of task {task!r} has these arguments: {len(rows)} with other arguments"
+        )

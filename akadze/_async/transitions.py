@@ -1,0 +1,130 @@
+"""The moves between states that a worker, a rescue or a drain makes, with the hooks that watch them.
+
+Without on_transition hooks each is one statement for a whole batch. With hooks each job has a savepoint of its own, so
+that a hook that raises rolls back its own job's move and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from akadze import _rows
+from akadze._connections import AsyncCaller
+from akadze._sqlstates import is_connection_lost
+from akadze._statement import Statement, statement
+from akadze._states import QUEUED, RUNNING
+from akadze.hooks import async_call_hook
+
+logger = logging.getLogger("akadze.job")
+
+_READ_JOBS = statement("jobs", "read_jobs")
+_FINISH_RUNS = statement("finish", "finish_runs")
+_REFUSE_CLAIMS = statement("finish", "refuse_claims")
+_LOCK_LOST_JOBS = statement("rescue", "lock_lost_jobs")
+_RESCUE_JOBS = statement("rescue", "rescue_jobs")
+_LOCK_DOOMED_JOBS = statement("rescue", "lock_doomed_jobs")
+_CANCEL_DOOMED = statement("rescue", "cancel_doomed")
+
+Hooks = Sequence[Callable[..., Any]]
+
+#: How long a job whose claim a hook refused stays out of the line, in seconds.
+REFUSED_FOR = 1.0
+
+
+async def tell(caller: AsyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, to_state: str) -> None:
+    """Call the on_transition hooks for jobs that this transaction has just moved."""
+    if not hooks:
+        return
+    for row in await caller.rows(_READ_JOBS, ids=list(ids)):
+        job = _rows.job(row)
+        for hook in hooks:
+            await async_call_hook(hook, caller.connection, job, from_state, to_state)
+
+
+async def finish(
+    caller: AsyncCaller, hooks: Hooks, worker_id: UUID, outcomes: Sequence[tuple[int, int, str]]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Write outcomes (id, run, JSON) of this worker's runs in the caller's transaction.
+
+    Returns the runs that were written, and those whose hook raised: they stay running. A run in neither list was not
+    this worker's any more, or its row was locked.
+    """
+    if not hooks:
+        text = f"[{','.join(outcome for _, _, outcome in outcomes)}]"
+        rows = await caller.rows(_FINISH_RUNS, outcomes=text, worker=str(worker_id))
+        return [(row["id"], row["run_count"]) for row in rows], []
+    written: list[tuple[int, int]] = []
+    refused: list[tuple[int, int]] = []
+    for job_id, run, outcome in outcomes:
+        try:
+            async with caller.savepoint():
+                rows = await caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
+                if rows:
+                    await tell(caller, hooks, [job_id], RUNNING, rows[0]["state"])
+                    written.append((job_id, run))
+        except Exception as error:
+            _raise_if_broken(error)
+            logger.exception("job %s stays running: an on_transition hook refused its outcome", job_id)
+            refused.append((job_id, run))
+    return written, refused
+
+
+async def watch_claims(caller: AsyncCaller, hooks: Hooks, worker_id: UUID, ids: Sequence[int]) -> set[int]:
+    """Call the hooks for jobs that this transaction has claimed; return those that a hook refused, put back."""
+    refused: set[int] = set()
+    for job_id in ids:
+        try:
+            async with caller.savepoint():
+                await tell(caller, hooks, [job_id], QUEUED, RUNNING)
+        except Exception as error:
+            _raise_if_broken(error)
+            logger.exception("job %s stays queued: an on_transition hook refused its start", job_id)
+            refused.add(job_id)
+    if refused:
+        await caller.rows(_REFUSE_CLAIMS, ids=sorted(refused), worker=str(worker_id), delay=REFUSED_FOR)
+    return refused
+
+
+async def rescue(caller: AsyncCaller, hooks: Hooks) -> list[dict[str, Any]]:
+    """Take back a batch of lost workers' jobs in the caller's transaction; return id, state and worker_id of each."""
+    rows = await caller.rows(_LOCK_LOST_JOBS)
+    return await _move(caller, hooks, [row["id"] for row in rows], _RESCUE_JOBS, RUNNING)
+
+
+async def cancel_doomed(caller: AsyncCaller, hooks: Hooks, queues: list[str] | None) -> list[dict[str, Any]]:
+    """Cancel a batch of queued jobs (None: of all queues) that were asked to cancel or have expired.
+
+    Returns id and state of each.
+    """
+    rows = await caller.rows(_LOCK_DOOMED_JOBS, queues=queues)
+    return await _move(caller, hooks, [row["id"] for row in rows], _CANCEL_DOOMED, QUEUED)
+
+
+async def _move(
+    caller: AsyncCaller, hooks: Hooks, ids: list[int], move: Statement, from_state: str
+) -> list[dict[str, Any]]:
+    if not ids:
+        return []
+    if not hooks:
+        return await caller.rows(move, ids=ids)
+    moved: list[dict[str, Any]] = []
+    for job_id in ids:
+        try:
+            async with caller.savepoint():
+                rows = await caller.rows(move, ids=[job_id])
+                for row in rows:
+                    await tell(caller, hooks, [job_id], from_state, row["state"])
+                moved += rows
+        except Exception as error:
+            _raise_if_broken(error)
+            logger.exception("job %s stays %s: an on_transition hook refused its move", job_id, from_state)
+    return moved
+
+
+def _raise_if_broken(error: Exception) -> None:
+    # A lost connection is no fault of the hook: the whole transaction is gone, and the caller tries it again.
+    if is_connection_lost(error):
+        raise error

@@ -1,0 +1,225 @@
+"""Run one task body to its end, both colours side by side, and say what becomes of the job.
+
+Nothing that a body does comes out of here as an exception: whatever it raises is an error of its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from akadze import _verdict
+from akadze._arguments import result_to_json
+from akadze._failure import name_of
+from akadze._threads import BodyError, BodyThreads
+from akadze.app import Akadze
+from akadze.context import RUN
+from akadze.hooks import async_call_hook
+from akadze.job import Job
+from akadze.task import Task
+
+logger = logging.getLogger("akadze.job")
+
+
+class Run(Protocol):
+    """What running a body needs to know of its run."""
+
+    app: Akadze
+    task: Task[Any]
+    id: int
+    args: str
+    attempt: int
+    max_attempts: int
+    snoozes: int
+    completed: bool
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+
+
+async def run_body_async(run: Run, threads: BodyThreads, taken_back: Callable[[], bool]) -> _verdict.Move | None:
+    """Run the body with its hooks and timeout; return the move, None when complete_tx has finished the job.
+
+    ``taken_back`` tells whether a cancellation is the worker's own.
+    """
+    try:
+        if run.task.timeout is None:
+            result = await _body_async(run, threads)
+        else:
+            result = await _timed(run, threads, run.task.timeout)
+        move = _verdict.returned(result_to_json(result))
+    except BaseException as error:
+        if run.completed:
+            _warn_of_late_error(run, error)
+            return None
+        if taken_back():
+            return _verdict.HAND_BACK
+        return _judged(run, error)
+    return None if run.completed else move
+
+
+async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
+    scope = asyncio.timeout(timeout.total_seconds())
+    try:
+        async with scope:
+            return await _body_async(run, threads)
+    except TimeoutError:
+        if scope.expired():
+            raise _timed_out(timeout) from None
+        raise
+
+
+async def _body_async(run: Run, threads: BodyThreads) -> Any:
+    hooks = run.app.hooks
+    task = run.task
+    if hooks.before_run:
+        for hook in hooks.before_run:
+            await async_call_hook(hook, run.job)
+    arguments = task.arguments.from_json(run.args)
+    fn: Any = task.fn
+    if task.is_async:
+        result = await fn(**arguments)
+    else:
+        result = await threads.run(lambda: fn(**arguments))
+        if isinstance(result, BodyError):
+            raise result.error
+    if hooks.after_run:
+        for hook in hooks.after_run:
+            await async_call_hook(hook, run.job)
+    return result
+
+
+def run_body_sync(run: Run) -> _verdict.Move | None:
+    """Run the body in this thread, an async one on a loop of its own; return the move as ``run_body_async`` does.
+
+    A plain function cannot be stopped, so its timeout is not enforced here.
+    """
+    try:
+        result = _body_sync(run)
+        move = _verdict.returned(result_to_json(result))
+    except BaseException as error:
+        if run.completed:
+            _warn_of_late_error(run, error)
+            return None
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # somebody pressed Ctrl-C in the test run
+        return _judged(run, error)
+    return None if run.completed else move
+
+
+def _body_sync(run: Run) -> Any:
+    if run.task.is_async:
+        return _on_own_loop(_whole_body(run))
+    hooks = run.app.hooks
+    fn: Any = run.task.fn
+    for hook in hooks.before_run:
+        _call_hook_blocking(hook, run.job)
+    result = fn(**run.task.arguments.from_json(run.args))
+    for hook in hooks.after_run:
+        _call_hook_blocking(hook, run.job)
+    return result
+
+
+async def _whole_body(run: Run) -> Any:
+    threads = BodyThreads("akadze-drain")
+    if run.task.timeout is None:
+        return await _body_async(run, threads)
+    return await _timed(run, threads, run.task.timeout)
+
+
+def _call_hook_blocking(hook: Callable[..., Any], job: Job) -> None:
+    result = hook(job)
+    if inspect.isawaitable(result):
+        _on_own_loop(result)
+
+
+def _on_own_loop(body: Awaitable[Any]) -> Any:
+    """Await on a loop of its own, in a helper thread, so that it works inside a running loop too."""
+
+    async def wrapped() -> Any:
+        # The error is carried as a value: SystemExit would end the loop.
+        try:
+            return await body
+        except BaseException as error:
+            return BodyError(error)
+
+    outcome: list[Any] = []
+    context = copy_context()
+    thread = threading.Thread(
+        target=lambda: outcome.append(context.run(asyncio.run, wrapped())), name="akadze-drain", daemon=True
+    )
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BodyError):
+        raise outcome[0].error
+    return outcome[0]
+
+
+async def drain_body_async(run: Any) -> _verdict.Move | None:
+    """Run the body of a drained job in a task and context of its own."""
+    threads = BodyThreads("akadze-drain")
+    context = copy_context()
+    context.run(RUN.set, run)
+    body = asyncio.get_running_loop().create_task(run_body_async(run, threads, lambda: False), context=context)
+    try:
+        return await asyncio.shield(body)
+    except asyncio.CancelledError:
+        body.cancel()
+        raise
+    finally:
+        threads.close()
+
+
+def drain_body_sync(run: Any) -> _verdict.Move | None:
+    """Run the body of a drained job in this thread, in a context of its own."""
+    context = copy_context()
+    context.run(RUN.set, run)
+    return context.run(run_body_sync, run)
+
+
+#: Seconds between two looks of a drain at jobs that a limit holds back.
+_PAUSE = 0.05
+
+
+async def drain_pause_async() -> None:
+    await asyncio.sleep(_PAUSE)
+
+
+def drain_pause_sync() -> None:
+    time.sleep(_PAUSE)
+
+
+def _judged(run: Run, error: BaseException) -> _verdict.Move:
+    move = _verdict.raised(
+        error,
+        attempt=run.attempt,
+        max_attempts=run.max_attempts,
+        snoozes=run.snoozes,
+        backoff=run.task.backoff,
+        now=datetime.now(UTC),
+        random=random.random(),  # noqa: S311 - jitter, no secret
+    )
+    if move.warning is not None:
+        logger.warning("job %s: %s", run.id, move.warning)
+    if move.attempt is not None:
+        logger.info("job %s of task %s: run ended with %s, now %s", run.id, run.task.name, name_of(error), move.state)
+    return move
+
+
+def _timed_out(timeout: timedelta) -> TimeoutError:
+    return TimeoutError(f"the run took longer than its timeout of {timeout}")
+
+
+def _warn_of_late_error(run: Run, error: BaseException) -> None:
+    logger.warning(
+        "job %s of task %s: %s after complete_tx had finished the job", run.id, run.task.name, name_of(error)
+    )

@@ -1,0 +1,160 @@
+"""A job that a worker or a drain has claimed, and its run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from akadze import _rows
+from akadze._connections import AsyncCaller, SyncCaller
+from akadze._states import RUNNING
+from akadze.app import Akadze
+from akadze.errors import AkadzeError
+from akadze.job import Job
+from akadze.task import Task
+
+#: One row of claim_plain or take_chosen, in the order of its columns.
+ClaimedRow = tuple[Any, ...]
+
+ID, TASK, QUEUE, PRIORITY, RUN_AT = 0, 1, 2, 3, 10
+
+
+class ClaimedRun:
+    """The run of one claimed job. Whole rows are made into a Job only when somebody asks."""
+
+    __slots__ = (
+        "_errors",
+        "_job",
+        "_meta",
+        "app",
+        "args",
+        "attempt",
+        "cancel_requested_at",
+        "completed",
+        "expires_at",
+        "id",
+        "joined",
+        "limit_key",
+        "max_attempts",
+        "number",
+        "priority",
+        "queue",
+        "running",
+        "snoozes",
+        "started_at",
+        "taken_back",
+        "task",
+        "unique_key",
+        "worker_id",
+    )
+
+    app: Akadze
+    args: str
+    attempt: int
+    cancel_requested_at: datetime | None
+    expires_at: datetime | None
+    id: int
+    limit_key: str | None
+    max_attempts: int
+    number: int
+    priority: int
+    queue: str
+    snoozes: int
+    started_at: datetime
+    unique_key: str | None
+
+    def __init__(
+        self, app: Akadze, worker_id: UUID, row: ClaimedRow, joined: AsyncCaller | SyncCaller | None = None
+    ) -> None:
+        (
+            self.id,
+            task,
+            self.queue,
+            self.priority,
+            self.args,
+            self._meta,
+            self.number,
+            self.attempt,
+            self.max_attempts,
+            self.snoozes,
+            _run_at,
+            self.expires_at,
+            self.unique_key,
+            self.limit_key,
+            self.cancel_requested_at,
+            self._errors,
+            self.started_at,
+        ) = row
+        self.app = app
+        #: The session that drain works on, where it was given one.
+        self.joined = joined
+        self.task: Task[Any] = app.tasks[task]
+        self.worker_id = worker_id
+        self.completed = False
+        self.taken_back = False
+        self.running: asyncio.Task[None] | None = None
+        self._job: Job | None = None
+
+    @property
+    def job(self) -> Job:
+        if self._job is None:
+            self._job = _rows.job(
+                {
+                    "id": self.id,
+                    "task": self.task.name,
+                    "queue": self.queue,
+                    "priority": self.priority,
+                    "state": RUNNING,
+                    "args": self.args,
+                    "run_count": self.number,
+                    "attempt": self.attempt,
+                    "max_attempts": self.max_attempts,
+                    "snoozes": self.snoozes,
+                    "unique_key": self.unique_key,
+                    "limit_key": self.limit_key,
+                    "worker_id": self.worker_id,
+                    "errors": self._errors,
+                    "result": None,
+                    "cancel_requested_at": self.cancel_requested_at,
+                    "expires_at": self.expires_at,
+                    "expired": False,
+                    "meta": self._meta,
+                }
+            )
+        return self._job
+
+    def async_transaction(self) -> AbstractAsyncContextManager[Any]:
+        if self.joined is None:
+            return self.app.engine.begin()
+        return self._async_savepoint()
+
+    def sync_transaction(self) -> AbstractContextManager[Any]:
+        if self.joined is None:
+            return self.app.sync_engine.begin()
+        return self._sync_savepoint()
+
+    @asynccontextmanager
+    async def _async_savepoint(self) -> AsyncIterator[Any]:
+        savepoint = self.joined.savepoint() if self.joined is not None else None
+        if not isinstance(savepoint, AbstractAsyncContextManager):
+            raise AkadzeError(_OTHER_COLOUR.format(kind="an async", other="a blocking", call="akadze.testing.drain"))
+        async with savepoint:
+            yield self.joined.connection  # type: ignore[union-attr]  # it has given the savepoint
+
+    @contextmanager
+    def _sync_savepoint(self) -> Iterator[Any]:
+        savepoint = self.joined.savepoint() if self.joined is not None else None
+        if not isinstance(savepoint, AbstractContextManager) or isinstance(savepoint, AbstractAsyncContextManager):
+            raise AkadzeError(_OTHER_COLOUR.format(kind="a plain", other="an async", call="akadze.sync.testing.drain"))
+        with savepoint:
+            yield self.joined.connection  # type: ignore[union-attr]  # it has given the savepoint
+
+
+_OTHER_COLOUR = (
+    "complete_tx of {kind} task cannot work on {other} session, which drain was given: drain with {call} and a "
+    "session of its colour, or without one"
+)

@@ -1,0 +1,79 @@
+"""Rows as they come from the statements, made into what callers and hooks see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from akadze.job import Job
+from akadze.summaries import JobSummary, LimitSummary, WorkerSummary
+
+Row = Mapping[str, Any]
+
+
+def job(row: Row) -> Job:
+    """Make a Job of a row of read_jobs, or of a claimed row with state, result and worker added."""
+    worker_id = row["worker_id"]
+    result = row["result"]
+    return Job(
+        id=row["id"],
+        task=row["task"],
+        queue=row["queue"],
+        priority=row["priority"],
+        state=row["state"],
+        args=json.loads(row["args"]),
+        run_count=row["run_count"],
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        snoozes=row["snoozes"],
+        unique_key=row["unique_key"],
+        limit_key=row["limit_key"],
+        worker_id=UUID(worker_id) if isinstance(worker_id, str) else worker_id,
+        errors=json.loads(row["errors"]),
+        result=json.loads(result) if result is not None else None,
+        cancel_requested_at=row["cancel_requested_at"],
+        expires_at=row["expires_at"],
+        expired=row["expired"],
+        meta=json.loads(row["meta"]),
+    )
+
+
+def job_summary(row: Row) -> JobSummary:
+    return JobSummary(
+        id=row["id"],
+        task=row["task"],
+        queue=row["queue"],
+        state=row["state"],
+        priority=row["priority"],
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        run_at=row["run_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        meta=MappingProxyType(json.loads(row["meta"])),
+    )
+
+
+def limit_summary(row: Row) -> LimitSummary:
+    seconds = row["seconds"]
+    return LimitSummary(
+        key=row["key"],
+        max_running=row["max_running"],
+        max_starts=row["max_starts"],
+        window=timedelta(seconds=seconds) if seconds is not None else None,
+    )
+
+
+def worker_summary(row: Row) -> WorkerSummary:
+    return WorkerSummary(
+        id=UUID(row["id"]),
+        hostname=row["hostname"],
+        pid=row["pid"],
+        queues=tuple(row["queues"]),
+        started_at=row["started_at"],
+        heartbeat_at=row["heartbeat_at"],
+    )

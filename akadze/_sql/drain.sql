@@ -1,0 +1,48 @@
+-- How drain claims: one job at a time, on any connection, in the transaction that it is given. Time is that of the statement, so
+-- that a long transaction of a test sees the jobs that have become ready since it began.
+
+-- name: lock_limits
+-- All limits rows, in key order: the lock order everywhere. claim_ready then counts in a fresh snapshot.
+select m.key from akadze.limits m order by m.key for update
+
+-- name: claim_ready
+-- Starts the best job that limits allow. Safe beside workers: skip locked, and the limits rows are locked by lock_limits.
+with best as materialized (
+  select j.id
+  from akadze.jobs j
+  where j.state = 'queued' and j.run_at <= statement_timestamp() and j.task = any (cast(:tasks as text[]))
+    and (least(j.expires_at, j.cancel_requested_at) > statement_timestamp()) is not false
+    and not exists (select from akadze.queue_pauses p where p.queue = j.queue)
+    and not exists (
+      select from akadze.limits m
+      where m.key = j.limit_key and (
+        (select count(*) from akadze.jobs r where r.state = 'running' and r.limit_key = m.key) >= m.max_running
+        or (
+          select count(*) from akadze.limit_starts s
+          where s.key = m.key and s.started_at > clock_timestamp() - m."window") >= m.max_starts))
+  order by j.priority desc, j.run_at, j.id
+  limit 1
+  for update of j skip locked
+), claimed as (
+  update akadze.jobs j
+  set state = 'running', run_count = j.run_count + 1, worker_id = cast(:worker as uuid), started_at = clock_timestamp()
+  where j.id = (select b.id from best b)
+  returning j.id, j.task, j.queue, j.priority, j.args, j.meta, j.run_count, j.attempt, j.max_attempts, j.snoozes, j.run_at,
+    j.expires_at, j.unique_key, j.limit_key, j.cancel_requested_at, j.errors, j.started_at
+), marked as (
+  insert into akadze.limit_starts (key, started_at)
+  select m.key, c.started_at from claimed c join akadze.limits m on m.key = c.limit_key where m.max_starts is not null
+)
+select c.id, c.task, c.queue, c.priority, cast(c.args as text) as args, cast(c.meta as text) as meta, c.run_count, c.attempt,
+  c.max_attempts, c.snoozes, c.run_at, c.expires_at, c.unique_key, c.limit_key, c.cancel_requested_at,
+  cast(c.errors as text) as errors, c.started_at
+from claimed c
+
+-- name: find_ready
+-- The task of a job that is ready whatever its limits say, one that is not registered first. Reads only.
+select j.task, j.task = any (cast(:tasks as text[])) as known
+from akadze.jobs j
+where j.state = 'queued' and j.run_at <= statement_timestamp()
+  and not exists (select from akadze.queue_pauses p where p.queue = j.queue)
+order by j.task = any (cast(:tasks as text[])), j.id
+limit 1

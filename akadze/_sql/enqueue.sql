@@ -1,0 +1,52 @@
+-- How jobs come in, on the caller's connection, in the caller's transaction.
+
+-- name: insert_job
+-- One job. Always one row back: id is null when unique_key is taken; that is no error, so the caller's transaction stays usable.
+-- ended: a queued holder of the key that is dead (expired or asked to cancel) is cancelled here and its key taken in the same
+-- statement: the insert's conflict check sees the rows as they are, the changes of this statement included, if the update ran
+-- before. A CTE promises no order, so the insert reads from ended: it cannot start before that is complete.
+-- A live holder is not touched. Two enqueues of one key: the second waits for the first's transaction, as a unique key means.
+-- woken: one notification, only when a worker of the queue sleeps and the job is due; unconditional it halves what eight connections
+-- can enqueue, since notifying transactions share a lock at commit.
+with ended as (
+  update akadze.jobs h
+  set state = 'cancelled', finished_at = now(), expired = h.cancel_requested_at is null
+  where h.unique_key = cast(:unique_key as text) and h.unique_key is not null and h.state = 'queued'
+    and least(h.expires_at, h.cancel_requested_at) <= statement_timestamp()
+  returning h.id
+), added as (
+  insert into akadze.jobs (task, queue, priority, args, meta, max_attempts, run_at, expires_at, unique_key, limit_key)
+  select cast(:task as text), cast(:queue as text), cast(:priority as smallint), cast(:args as jsonb), cast(:meta as jsonb),
+    cast(:max_attempts as integer),
+    coalesce(cast(:run_at as timestamptz), now() + make_interval(secs => cast(:delay as double precision)), now()),
+    cast(:expires_at as timestamptz), cast(:unique_key as text), cast(:limit_key as text)
+  where (select count(*) from ended) >= 0
+  on conflict (unique_key) where unique_key is not null and state in ('queued', 'running') do nothing
+  returning id, queue, run_at
+)
+select a.id, (select e.id from ended e) as ended_id,
+  case when a.run_at <= now() and exists (
+    select from akadze.workers w where w.sleeping and a.queue = any (w.queues) and w.heartbeat_at > now() - w.heartbeat_ttl
+  ) then cast(pg_notify('akadze', a.queue) as text) end as woken
+from (select) as always
+left join added a on true
+
+-- name: insert_jobs
+-- Many jobs of one task with shared options. :items is one JSON array of argument objects; the ids follow its order, because the
+-- insert reads the elements in order. One statement, so all or nothing even in autocommit. One notification for all.
+with added as (
+  insert into akadze.jobs (task, queue, priority, args, meta, max_attempts, run_at, expires_at, limit_key)
+  select cast(:task as text), cast(:queue as text), cast(:priority as smallint), i.args, cast(:meta as jsonb),
+    cast(:max_attempts as integer),
+    coalesce(cast(:run_at as timestamptz), now() + make_interval(secs => cast(:delay as double precision)), now()),
+    cast(:expires_at as timestamptz), cast(:limit_key as text)
+  from jsonb_array_elements(cast(:items as jsonb)) with ordinality as i(args, place)
+  order by i.place
+  returning id, run_at
+)
+select case when cast(:ids as boolean) then array_agg(a.id order by a.id) end as ids,
+  case when min(a.run_at) <= now() and exists (
+    select from akadze.workers w
+    where w.sleeping and cast(:queue as text) = any (w.queues) and w.heartbeat_at > now() - w.heartbeat_ttl
+  ) then cast(pg_notify('akadze', cast(:queue as text)) as text) end as woken
+from added a

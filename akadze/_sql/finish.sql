@@ -1,0 +1,70 @@
+-- The one door out of running, and what belongs to it.
+
+-- name: finish_runs
+-- Writes outcomes of runs that ended: [{"id", "run", "state", "attempt", "snoozes", "delay", "error", "result"}] as one JSON parameter.
+-- Guarded: only runs that this worker still owns (worker, run number, running) are written; the answer names them with the state
+-- they got, so a run that lost its job writes nothing.
+-- skip locked: a row that somebody's open transaction holds (request_cancel) does not hold up the others; it is missing in the
+-- answer, and the worker asks owned_runs about it: still owned means try again, else it is lost.
+-- Rows are locked in id order, as everywhere. A cancel request wins over everything but success.
+with outcome as materialized (
+  select o.id, o.run, o.state, o.attempt, o.snoozes, o.delay, o.error, o.result
+  from jsonb_to_recordset(cast(:outcomes as jsonb)) as o(
+    id bigint, run integer, state text, attempt integer, snoozes integer, delay double precision, error jsonb, result jsonb)
+), mine as materialized (
+  select j.id, o.run, o.attempt, o.snoozes, o.delay, o.error, o.result,
+    case when j.cancel_requested_at is not null and o.state <> 'succeeded' then 'cancelled' else o.state end as state
+  from outcome o
+  join akadze.jobs j on j.id = o.id
+  where j.id = any (array(select p.id from outcome p)) and j.state = 'running'
+    and j.worker_id = cast(:worker as uuid) and j.run_count = o.run
+  order by j.id
+  for update of j skip locked
+)
+update akadze.jobs j
+set state = m.state,
+  attempt = coalesce(m.attempt, j.attempt),
+  snoozes = coalesce(m.snoozes, j.snoozes),
+  run_at = case when m.state = 'queued' and m.delay is not null then now() + make_interval(secs => m.delay) else j.run_at end,
+  finished_at = case when m.state <> 'queued' then now() end,
+  worker_id = null,
+  errors = case
+    when m.error is null then j.errors
+    when jsonb_array_length(j.errors) >= 10 then (j.errors - 0) || jsonb_build_array(m.error)
+    else j.errors || jsonb_build_array(m.error) end,
+  result = case when m.state = 'succeeded' then nullif(m.result, 'null') else j.result end
+from mine m
+where j.id = m.id
+returning j.id, j.run_count, j.state
+
+-- name: complete_run
+-- Finishes one run as succeeded inside the transaction of its complete_tx block. Guarded like finish_runs; no row back means that
+-- the run no longer owns its job, and the block is rolled back.
+-- Waits for a lock on the row (a caller's request_cancel) instead of skipping it; it is the last statement of the block.
+update akadze.jobs j
+set state = 'succeeded', finished_at = now(), worker_id = null
+where j.id = cast(:id as bigint) and j.state = 'running' and j.worker_id = cast(:worker as uuid)
+  and j.run_count = cast(:run as integer)
+returning j.id
+
+-- name: owned_runs
+-- Which of these runs are still this worker's? Reads only.
+select j.id, j.run_count
+from unnest(cast(:ids as bigint[]), cast(:runs as integer[])) as r(id, run)
+join akadze.jobs j on j.id = r.id
+where j.state = 'running' and j.worker_id = cast(:worker as uuid) and j.run_count = r.run
+
+-- name: runs_of_worker
+-- What the table says that this worker runs. A claim whose answer was lost shows here, and is handed back. Reads only; the index
+-- of running jobs holds as many rows as there are slots in the cluster.
+select j.id, j.run_count
+from akadze.jobs j
+where j.state = 'running' and j.worker_id = cast(:worker as uuid)
+
+-- name: refuse_claims
+-- Puts jobs back whose on_transition hook refused the claim that this same transaction made: as if they had not been claimed, but
+-- not before :delay seconds, so that they do not stand at the head of the line at once. Nobody else has seen them running.
+update akadze.jobs j
+set state = 'queued', run_count = j.run_count - 1, worker_id = null, run_at = now() + make_interval(secs => cast(:delay as double precision))
+where j.id = any (cast(:ids as bigint[])) and j.state = 'running' and j.worker_id = cast(:worker as uuid)
+returning j.id

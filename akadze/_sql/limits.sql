@@ -1,0 +1,24 @@
+-- Limits: policies by key. Lock order: limits by key, then jobs.
+
+-- name: set_limit
+-- Upsert; what is not given keeps its value. A claim that holds the row finishes first, the next one sees the new policy.
+insert into akadze.limits as m (key, max_running, max_starts, "window")
+values (cast(:key as text), cast(:max_running as integer), cast(:max_starts as integer), cast(:window as interval))
+on conflict (key) do update
+set max_running = coalesce(excluded.max_running, m.max_running),
+  max_starts = coalesce(excluded.max_starts, m.max_starts),
+  "window" = coalesce(excluded."window", m."window")
+
+-- name: delete_limit
+-- Waits for a claim that holds the row. The marks go in a second statement, whose snapshot sees the marks of that claim too.
+delete from akadze.limits m where m.key = cast(:key as text)
+
+-- name: delete_starts
+-- After delete_limit in the same transaction, so no claim adds marks of this key meanwhile.
+delete from akadze.limit_starts s where s.key = cast(:key as text)
+
+-- name: list_limits
+-- Reads only.
+select m.key, m.max_running, m.max_starts, cast(extract(epoch from m."window") as double precision) as seconds
+from akadze.limits m
+order by m.key

@@ -1,0 +1,60 @@
+"""What an error of the database means for the one who gets it."""
+
+from __future__ import annotations
+
+import psycopg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+UNIQUE_VIOLATION = "23505"
+
+# Classes and codes after which the same statement may well succeed: connection lost, too many connections or out of
+# memory, restart, cancelled or timed out, deadlock or serialization failure, lock timeout, read-only standby.
+_PASSING_CLASSES = ("08", "53", "57", "58", "40")
+_PASSING = frozenset({"55P03", "25006", "25P03"})
+# Of those classes, what waiting does not mend: the database is gone.
+_LASTING = frozenset({"57P04"})
+
+
+def driver_error(error: BaseException) -> BaseException:
+    """Return the driver's own error below SQLAlchemy's wrapper."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Return the five characters that PostgreSQL gave the error, None if it did not come from the server."""
+    inner = driver_error(error)
+    code = getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None)
+    return code if isinstance(code, str) else None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same thing may succeed when tried again later."""
+    code = sqlstate(error)
+    if code is not None:
+        return code not in _LASTING and (code.startswith(_PASSING_CLASSES) or code in _PASSING)
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    inner = driver_error(error)
+    # Without a code from the server it is the connection that failed, on its way or before it was there.
+    return isinstance(
+        inner, psycopg.OperationalError | psycopg.InterfaceError | PoolTimeout | OSError | TimeoutError
+    ) or (type(inner).__name__ in {"OperationalError", "InterfaceError", "ConnectionDoesNotExistError"})
+
+
+def is_data_error(error: BaseException) -> bool:
+    """Tell whether the server refused a value: data exceptions and exceeded limits."""
+    code = sqlstate(error)
+    return isinstance(driver_error(error), psycopg.DataError) or (code is not None and code.startswith(("22", "54")))
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Tell whether the connection, and with it the transaction, is gone."""
+    code = sqlstate(error)
+    if code is not None:
+        return code.startswith(("08", "57P"))
+    return isinstance(driver_error(error), psycopg.OperationalError | psycopg.InterfaceError) or (
+        isinstance(error, DBAPIError) and error.connection_invalidated
+    )

@@ -1,0 +1,1 @@
+"""The parts of a worker. Async only: what waits is not twinned."""

@@ -1,0 +1,122 @@
+"""The heartbeat: this worker's lease on its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from akadze._sqlstates import is_transient
+from akadze._statement import statement
+from akadze._worker.connect import HeldRaw
+from akadze._worker.outage import Outage
+from akadze.app import Akadze
+from akadze.errors import AkadzeError
+
+logger = logging.getLogger("akadze.worker")
+
+_INSERT_WORKER = statement("workers", "insert_worker")
+_BEAT = statement("workers", "beat")
+_DELETE_WORKER = statement("workers", "delete_worker")
+
+
+class LeaseLost(AkadzeError):
+    """No heartbeat succeeded within heartbeat_ttl."""
+
+
+class Heartbeat:
+    """Beats in a task of its own, on a connection of its own, and knows when the lease ends.
+
+    The lease is counted by this machine's monotonic clock from the start of the last good beat. The database stores the
+    beat's time by its own clock, which is not earlier, so the lease ends here before anybody rescues the jobs.
+    """
+
+    def __init__(
+        self, app: Akadze, worker_id: UUID, queues: Sequence[str], *, interval: timedelta, ttl: timedelta
+    ) -> None:
+        self._app = app
+        self._id = str(worker_id)
+        self._queues = list(queues)
+        self._interval = interval.total_seconds()
+        self._ttl = ttl.total_seconds()
+        self._held: HeldRaw | None = None
+        self._good = time.monotonic()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the lease ends."""
+        return self._good + self._ttl - time.monotonic()
+
+    async def register(self) -> None:
+        """Write the worker's row: the first beat."""
+        await self._send(insert=True)
+
+    async def step(self) -> None:
+        """Beat once. The row is written again if somebody deleted it."""
+        if not await self._send(insert=False):
+            logger.warning("the row of worker %s was gone and is written again", self._id)
+            await self._send(insert=True)
+
+    async def keep(self) -> None:
+        """Beat until cancelled; raise LeaseLost when the lease has ended, and what is not transient as it is."""
+        outage = Outage(logger, "heartbeat")
+        while True:
+            pause = min(self._interval - (time.monotonic() - self._good), self.left)
+            await asyncio.sleep(max(pause, 0))
+            try:
+                # A connection that hangs must not outlast the lease.
+                async with asyncio.timeout(max(self.left, 0)):
+                    await self.step()
+                outage.over()
+            except Exception as error:
+                await self._drop()
+                if self.left <= 0:
+                    raise LeaseLost(
+                        f"no heartbeat of this worker succeeded within {self._ttl:g} s: its jobs may be taken by "
+                        "others, so it stops"
+                    ) from error
+                if not is_transient(error):
+                    raise
+                await outage.wait(error)
+
+    async def unregister(self) -> None:
+        """Delete the worker's row, when its jobs have been handed back."""
+        try:
+            if self._held is None:
+                self._held = await HeldRaw.open(self._app.engine)
+            await self._held.rows(_DELETE_WORKER, id=self._id)
+        finally:
+            await self._drop()
+
+    async def _send(self, *, insert: bool) -> bool:
+        start = time.monotonic()
+        if self._held is None:
+            self._held = await HeldRaw.open(self._app.engine)
+        if insert:
+            rows = await self._held.rows(
+                _INSERT_WORKER,
+                id=self._id,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                queues=self._queues,
+                ttl=self._ttl,
+            )
+        else:
+            rows = await self._held.rows(_BEAT, id=self._id)
+        if rows:
+            self._good = start
+        return bool(rows)
+
+    async def _drop(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                await held.close()
+            except Exception as error:
+                if not is_transient(error):
+                    raise

@@ -1,0 +1,244 @@
+"""The loop of a worker: exchange, start what was claimed, sleep until something ends or arrives.
+
+A cycle, not a job, is the unit: one exchange writes all outcomes that have gathered and claims for all free slots.
+Batches form by themselves while the exchange before is under way, and an idle worker's single job is written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Final
+from uuid import UUID
+
+from akadze import _verdict
+from akadze._bodies import run_body_async
+from akadze._claimed import TASK, ClaimedRow, ClaimedRun
+from akadze._sqlstates import is_data_error, is_transient
+from akadze._threads import BodyThreads
+from akadze._worker.exchange import Exchange, Outcome
+from akadze._worker.outage import Outage
+from akadze._worker.slots import Slots
+from akadze._worker.upkeep import Upkeep
+from akadze._worker.wakeup import Wakeup
+from akadze._worker.writer import Writer
+from akadze.app import Akadze
+from akadze.context import RUN
+
+logger = logging.getLogger("akadze.worker")
+
+_SURVEY_EVERY: Final = 1.0  # seconds
+#: Full claims in a row after which the worker is under load and needs no notifications.
+_LOAD: Final = 3
+#: Seconds before outcomes whose rows were locked are sent again.
+_AGAIN: Final = 0.02
+
+
+class Loop:
+    """Claims, runs and finishes jobs until it is told to stop claiming and has written every outcome."""
+
+    def __init__(
+        self,
+        app: Akadze,
+        worker_id: UUID,
+        *,
+        exchange: Exchange,
+        slots: Slots,
+        writer: Writer,
+        upkeep: Upkeep,
+        wakeup: Wakeup | None,
+        poll_interval: float,
+        rescue_interval: float,
+        patience: Callable[[], float],
+    ) -> None:
+        self._app = app
+        self._worker_id = worker_id
+        self._exchange = exchange
+        self._slots = slots
+        self._writer = writer
+        self._upkeep = upkeep
+        self._wakeup = wakeup
+        self._poll_interval = poll_interval
+        self._rescue_interval = rescue_interval
+        self._patience = patience
+        self._threads = BodyThreads("akadze-task")
+        self._context = copy_context()
+        self._wake = asyncio.Event()
+        self.runs: dict[tuple[int, int], ClaimedRun] = {}
+        #: No new claims from here on.
+        self.stopping = False
+        #: Nothing more will run: the loop ends when all outcomes are written.
+        self.closing = False
+        self._asleep = False
+        self._full = 0
+        self._reconcile = False
+        now = time.monotonic()
+        self._next_survey = now
+        self._next_rescue = now
+        self._next_reconcile = now + rescue_interval
+        self._next_due = float("inf")
+
+    def wake(self) -> None:
+        """Look at once: something ended, arrived, or has to stop."""
+        self._wake.set()
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def cycle(self) -> None:
+        """Work until ``closing`` is set and nothing waits to be written; raise what is not transient."""
+        outage = Outage(logger, "the exchange with the database")
+        while True:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(self._patience()):
+                    nothing = await self._step()
+                outage.over()
+            except Exception as error:
+                await self._exchange.give_up()
+                if not is_transient(error):
+                    raise
+                self._reconcile = True
+                self._asleep = False
+                await outage.wait(error)
+                continue
+            if self.closing and not self._writer:
+                return
+            if nothing:
+                await self._sleep()
+
+    async def _step(self) -> bool:
+        """Do one cycle; tell whether there is nothing to do until something ends, arrives or is due."""
+        now = time.monotonic()
+        free = {} if self.stopping else self._slots.free()
+        if not self.stopping:
+            if self._reconcile or now >= self._next_reconcile:
+                await self._look_for_lost_answers()
+                self._next_reconcile = now + 2 * self._rescue_interval
+            if now >= self._next_survey:
+                due = await self._look_ahead(now)
+                if not due and not self._writer and self._asleep:
+                    return True
+        outcomes = self._writer.take()
+        if not outcomes and not free:
+            return True
+        try:
+            answer = await self._exchange.exchange(outcomes, free)
+        except Exception as error:
+            if not outcomes or not is_data_error(error):
+                raise
+            await self._find_refused_value(outcomes)
+            return False
+        missing = self._writer.settle(outcomes, answer.written, answer.refused)
+        for row in answer.rows:
+            self._start(row)
+        if missing:
+            await self._ask_again(missing)
+        if answer.rows:
+            # Bodies that end at once have their outcomes ready for the next cycle.
+            await asyncio.sleep(0)
+        return await self._settle_down(free, len(answer.rows), again=answer.again)
+
+    async def _settle_down(self, free: dict[str, int], claimed: int, *, again: bool) -> bool:
+        wanted = sum(free.values())
+        if again or self._writer or self._wake.is_set():
+            return False
+        if not wanted:
+            return True
+        if claimed == wanted:
+            self._full += 1
+            if self._asleep and self._full >= _LOAD:
+                await self._exchange.set_sleeping(False)
+                self._asleep = False
+            return not self._slots.free()
+        self._full = 0
+        if self._wakeup is not None and self._wakeup.works and not self._asleep:
+            # Enqueue notifies from here on; what was committed before is found by one more claim.
+            await self._exchange.set_sleeping(True)
+            self._asleep = True
+            self._exchange.forget()
+            return False
+        return True
+
+    async def _sleep(self) -> None:
+        if self.stopping:
+            if not self._wake.is_set():
+                await self._wake.wait()
+            return
+        # At least half of the interval, so that idle workers do not poll in step.
+        pause = self._poll_interval * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+        pause = min(pause, max(self._next_due - time.monotonic(), 0))
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            # Polling looks at the whole line, and first whether a claim is worth while.
+            self._next_survey = 0.0
+            self._next_due = float("inf")
+
+    async def _look_ahead(self, now: float) -> bool:
+        survey = await self._exchange.survey()
+        self._next_survey = now + _SURVEY_EVERY
+        if survey.next_in is not None:
+            self._next_due = min(self._next_due, time.monotonic() + max(survey.next_in, 0))
+        lost = False
+        if now >= self._next_rescue:
+            lost = await self._exchange.find_lost()
+            self._next_rescue = now + self._rescue_interval
+        self._upkeep.tell(lost=lost, doomed=survey.doomed)
+        return survey.due
+
+    async def _look_for_lost_answers(self) -> None:
+        """Hand back what the table says this worker runs and it does not know: the answer to a claim was lost."""
+        for key in await self._exchange.runs_of_worker():
+            if key not in self.runs and not self._writer.knows(key):
+                logger.warning("job %s was claimed in an answer that was lost: it is handed back", key[0])
+                self._writer.hand_back([key])
+        self._reconcile = False
+
+    async def _ask_again(self, missing: list[tuple[int, int]]) -> None:
+        owned = await self._exchange.owned(missing)
+        self._writer.drop(key for key in missing if key not in owned)
+        if owned:
+            await asyncio.sleep(_AGAIN)
+
+    async def _find_refused_value(self, outcomes: list[Outcome]) -> None:
+        """Write the outcomes one by one; the one that the database refuses becomes a failure of its run."""
+        await self._exchange.give_up()
+        for outcome in outcomes:
+            try:
+                answer = await self._exchange.exchange([outcome], {})
+            except Exception as error:
+                await self._exchange.give_up()
+                if not is_data_error(error):
+                    raise
+                self._writer.replace_refused_value(outcome)
+            else:
+                self._writer.drop(self._writer.settle([outcome], answer.written, answer.refused))
+
+    def _start(self, row: ClaimedRow) -> None:
+        if row[TASK] not in self._app.tasks:
+            raise RuntimeError(f"the claim brought job {row[0]} of a task that is not registered")
+        run = ClaimedRun(self._app, self._worker_id, row)
+        self._slots.take(run.queue)
+        self.runs[(run.id, run.number)] = run
+        context = self._context.copy()
+        context.run(RUN.set, run)
+        run.running = asyncio.get_running_loop().create_task(self._run(run), context=context)
+
+    async def _run(self, run: ClaimedRun) -> None:
+        try:
+            move = await run_body_async(run, self._threads, lambda: run.taken_back)
+        except BaseException:  # a fault of this house: the job goes back rather than be forgotten
+            logger.exception("job %s: its run broke off", run.id)
+            move = _verdict.HAND_BACK
+        self._slots.give(run.queue)
+        if self.runs.pop((run.id, run.number), None) is not None and move is not None:
+            self._writer.add(run, move)
+            if move.delay is not None:
+                self._next_due = min(self._next_due, time.monotonic() + move.delay)
+        self._wake.set()

@@ -1,0 +1,216 @@
+"""One call of Worker.serve: starts the parts, watches them, and stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from akadze._async.schema import check_schema
+from akadze._connections import async_caller
+from akadze._sqlstates import is_transient
+from akadze._worker.exchange import Exchange
+from akadze._worker.heartbeat import Heartbeat
+from akadze._worker.loop import Loop
+from akadze._worker.slots import Slots
+from akadze._worker.upkeep import Upkeep
+from akadze._worker.wakeup import Wakeup
+from akadze._worker.writer import Writer
+from akadze.app import Akadze
+
+logger = logging.getLogger("akadze.worker")
+
+#: Seconds that bodies have to end after they were cancelled.
+_TO_END: Final = 1.0
+#: Seconds that the last outcomes may take, and the last statements after them.
+_TO_WRITE: Final = 5.0
+
+
+class Serving:
+    """The parts of a running worker."""
+
+    def __init__(
+        self,
+        app: Akadze,
+        *,
+        queues: Sequence[str],
+        slots: int,
+        heartbeat_interval: timedelta,
+        heartbeat_ttl: timedelta,
+        poll_interval: timedelta,
+        shutdown_timeout: timedelta,
+        fair: bool,
+        notify: bool,
+    ) -> None:
+        self.id: UUID = uuid4()
+        self._queues = list(queues)
+        self._shutdown_timeout = shutdown_timeout.total_seconds()
+        self._hurry = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._exchange = Exchange(app, self.id, queues, fair=fair)
+        self._heartbeat = Heartbeat(app, self.id, queues, interval=heartbeat_interval, ttl=heartbeat_ttl)
+        self._upkeep = Upkeep(app, queues)
+        self._writer = Writer()
+        self._wakeup = Wakeup(app, self.id, queues, wake=self._wake) if notify else None
+        self._loop = Loop(
+            app,
+            self.id,
+            exchange=self._exchange,
+            slots=Slots(queues, slots),
+            writer=self._writer,
+            upkeep=self._upkeep,
+            wakeup=self._wakeup,
+            poll_interval=poll_interval.total_seconds(),
+            rescue_interval=heartbeat_interval.total_seconds(),
+            patience=lambda: max(self._heartbeat.left, 0.1),
+        )
+
+    def hurry(self) -> None:
+        """Hand back what still runs at once, instead of waiting for it."""
+        self._hurry.set()
+
+    def _wake(self) -> None:
+        self._loop.wake()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raise what stopped the worker otherwise."""
+        parts: dict[asyncio.Task[Any], str] = {}
+        try:
+            held = await self._exchange.open()
+            await check_schema(async_caller(held.raw))
+            await self._heartbeat.register()
+            logger.info("worker %s serves queues %s", self.id, ", ".join(map(repr, self._queues)))
+            cycle = asyncio.create_task(self._loop.cycle(), name="akadze-cycle")
+            parts[cycle] = "the loop"
+            parts[asyncio.create_task(self._heartbeat.keep(), name="akadze-heartbeat")] = "the heartbeat"
+            parts[asyncio.create_task(self._upkeep.keep(self._stopping), name="akadze-upkeep")] = "upkeep"
+            if self._wakeup is not None:
+                parts[asyncio.create_task(self._wakeup.keep(), name="akadze-wakeup")] = "the wake-ups"
+            stopped = asyncio.create_task(stop.wait(), name="akadze-stop")
+            try:
+                cause = await self._watch(stopped, parts)
+            finally:
+                stopped.cancel()
+            await self._wind_up(cycle, parts, cause)
+        finally:
+            # Cancelled from outside, or failed at the start: nothing of this worker stays behind.
+            await self._end([*parts])
+            self._loop.close()
+            await self._quietly(self._exchange.give_up())
+        if cause is not None:
+            raise cause
+
+    async def _watch(self, stopped: asyncio.Task[Any], parts: dict[asyncio.Task[Any], str]) -> BaseException | None:
+        """Return when the stop event is set, or the cause when a part has failed."""
+        try:
+            await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            return error
+        return _failure(parts)
+
+    async def _wind_up(
+        self, cycle: asyncio.Task[None], parts: dict[asyncio.Task[Any], str], cause: BaseException | None
+    ) -> None:
+        self._loop.stopping = True
+        self._stopping.set()
+        self._loop.wake()
+        if cause is None:
+            logger.info("worker %s stops: %s jobs still run", self.id, len(self._loop.runs))
+            cause = await self._wait_for_runs(parts)
+        if cause is not None and not isinstance(cause, asyncio.CancelledError):
+            logger.error("worker %s stops: %s", self.id, cause)
+        await self._take_back()
+        self._writer.hand_back([*self._writer.stuck])
+        self._loop.closing = True
+        self._loop.wake()
+        if cycle.done():
+            # The loop itself has failed: a fresh one writes what can still be written.
+            cycle = asyncio.create_task(self._loop.cycle(), name="akadze-last-cycle")
+        done, _ = await asyncio.wait([cycle], timeout=_TO_WRITE)
+        if not done or cycle.exception() is not None:
+            logger.warning(
+                "worker %s could not write %s outcomes: its jobs are taken back when its lease has ended",
+                self.id,
+                len(self._writer),
+            )
+            await self._end([cycle])
+        else:
+            await self._quietly(self._heartbeat.unregister())
+        if cause is not None:
+            raise cause
+
+    async def _wait_for_runs(self, parts: dict[asyncio.Task[Any], str]) -> BaseException | None:
+        """Wait for the running jobs, up to the shutdown timeout; return the cause if a part fails meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._shutdown_timeout
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            while self._loop.runs and not hurry.done() and loop.time() < deadline:
+                running = [run.running for run in self._loop.runs.values() if run.running is not None]
+                # Upkeep ends by itself at the stop signal; the others only by failing.
+                watched = [part for part in parts if not part.done()]
+                await asyncio.wait(
+                    [hurry, *running, *watched],
+                    timeout=max(deadline - loop.time(), 0),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                cause = _failure(parts)
+                if cause is not None:
+                    return cause
+        except asyncio.CancelledError as error:
+            return error
+        finally:
+            hurry.cancel()
+        return None
+
+    async def _take_back(self) -> None:
+        """Cancel the bodies that still run and give them a moment to end; name those that do not."""
+        runs = [run for run in self._loop.runs.values() if run.running is not None]
+        for run in runs:
+            run.taken_back = True
+            if run.running is not None:
+                run.running.cancel()
+        tasks = [run.running for run in runs if run.running is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_TO_END)
+        for run in [*self._loop.runs.values()]:
+            self._loop.runs.pop((run.id, run.number))
+            self._writer.hand_back([(run.id, run.number)])
+            if run.task.is_async and run.running is not None:
+                logger.warning(
+                    "job %s of task %s does not stop when it is cancelled: it is left behind", run.id, run.task.name
+                )
+                _let_go(run.running)
+
+    async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_TO_WRITE)
+
+    async def _quietly(self, last: Any) -> None:
+        try:
+            async with asyncio.timeout(_TO_WRITE):
+                await last
+        except Exception as error:
+            if not is_transient(error):
+                logger.exception("worker %s: closing failed", self.id)
+
+
+def _failure(parts: dict[asyncio.Task[Any], str]) -> BaseException | None:
+    for part, name in parts.items():
+        if part.done() and not part.cancelled():
+            error = part.exception()
+            if error is not None:
+                logger.debug("%s failed", name)
+                return error
+    return None
+
+
+def _let_go(task: asyncio.Task[Any]) -> None:
+    """Leave a task that swallows its cancellation out of what asyncio.run waits for."""
+    asyncio._unregister_task(task)  # noqa: SLF001 - documented for those who extend asyncio
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is known to be pending

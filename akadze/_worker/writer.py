@@ -1,0 +1,91 @@
+"""Outcomes that wait to be written."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from akadze._claimed import ClaimedRun
+from akadze._states import FAILED, QUEUED
+from akadze._verdict import HAND_BACK, Move
+from akadze._worker.exchange import Outcome
+
+logger = logging.getLogger("akadze.worker")
+
+#: In one exchange; what is beyond goes with the next.
+MOST = 1000
+
+
+class Writer:
+    """Gathers outcomes between exchanges, and keeps them until the database has taken them.
+
+    An outcome that is missing in the answer is asked for again before it is given up: its row may only have been
+    locked for a moment.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, int], Outcome] = {}
+        #: Runs whose on_transition hook refused the outcome: they stay running until this worker stops.
+        self.stuck: set[tuple[int, int]] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, run: ClaimedRun, move: Move) -> None:
+        self._waiting[(run.id, run.number)] = (run.id, run.number, move.outcome(run.id, run.number))
+
+    def hand_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Return runs to the queue, unless an outcome of theirs waits already."""
+        for job_id, number in runs:
+            self.stuck.discard((job_id, number))
+            self._waiting.setdefault((job_id, number), (job_id, number, HAND_BACK.outcome(job_id, number)))
+
+    def take(self) -> list[Outcome]:
+        """Return what is to be written next. It waits on until it is settled."""
+        if len(self._waiting) <= MOST:
+            return list(self._waiting.values())
+        return list(self._waiting.values())[:MOST]
+
+    def settle(
+        self, sent: Sequence[Outcome], written: Collection[tuple[int, int]], refused: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Forget what was written or refused; return the runs that are missing in the answer."""
+        for key in refused:
+            self._waiting.pop(key, None)
+            self.stuck.add(key)
+        missing = []
+        for job_id, number, _ in sent:
+            key = (job_id, number)
+            if key in written:
+                self._waiting.pop(key, None)
+            elif key not in self.stuck:
+                missing.append(key)
+        return missing
+
+    def drop(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Give up outcomes of runs that are not this worker's any more."""
+        for key in runs:
+            if self._waiting.pop(key, None) is not None:
+                logger.warning(
+                    "run %s of job %s was not this worker's any more: its outcome is dropped", key[1], key[0]
+                )
+
+    def knows(self, key: tuple[int, int]) -> bool:
+        return key in self._waiting or key in self.stuck
+
+    def replace_refused_value(self, outcome: Outcome) -> None:
+        """Turn an outcome whose values the database refuses into a failure of its run."""
+        job_id, number, text = outcome
+        given: dict[str, Any] = json.loads(text)
+        logger.warning("job %s: the database refuses the result of run %s, the job fails", job_id, number)
+        entry = {
+            "error": "ResultNotJson",
+            "message": "the database refused to store the result",
+            "at": datetime.now(UTC).isoformat(),
+        }
+        state = given["state"] if given["state"] == QUEUED else FAILED
+        fields = {"id": job_id, "run": number, "state": state, "error": entry, "attempt": given.get("attempt")}
+        self._waiting[(job_id, number)] = (job_id, number, json.dumps(fields))

@@ -1,0 +1,293 @@
+"""The application: engines, registered tasks and schedules."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from threading import Lock
+from typing import Any, ParamSpec
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from akadze._schedules import Schedule, ScheduleSpec, make_schedule, read_spec
+from akadze._urls import sqlalchemy_url
+from akadze.errors import AkadzeError, EnqueueError
+from akadze.hooks import Hooks
+from akadze.outcomes import BackoffPolicy
+from akadze.task import Task
+
+__all__ = ["Akadze"]
+
+logger = logging.getLogger("akadze.app")
+
+P = ParamSpec("P")
+
+
+class Akadze:
+    """The application: an engine, the registered tasks and the schedules.
+
+    Pass ``database_url`` and the app builds an async engine that it owns (and closes in ``aclose``), with server-side
+    prepared statements off, so that a transaction-mode pooler may sit in front. Pass ``engine`` instead to share a
+    pool; the app then leaves it open. One of the two is required. ``sync_engine`` is the blocking engine of the same
+    database; without it the app makes one when it is first asked for.
+
+    ``pool_size`` sets the pool of the engine that the app builds (SQLAlchemy's default is 5, plus 10 overflow). A
+    worker holds a few connections of its own beside the pool; in the pool, count one for each ``complete_tx`` block
+    that runs at once. ``grace`` is how late a periodic fire may still be enqueued. ``retention`` is how long finished
+    jobs and periodic runs are kept before a worker deletes them; keep it longer than ``grace``.
+
+    Raises AkadzeError for wrong options or a URL that is not of PostgreSQL. Nothing connects before it is used.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: AsyncEngine | None = None,
+        sync_engine: Engine | None = None,
+        database_url: str | None = None,
+        pool_size: int | None = None,
+        grace: timedelta = timedelta(minutes=1),
+        retention: timedelta = timedelta(days=7),
+    ) -> None:
+        if (engine is None) == (database_url is None):
+            raise AkadzeError("Akadze takes one of engine and database_url: pass exactly one of the two")
+        _check_engine(engine, AsyncEngine, "engine", "create_async_engine")
+        _check_engine(sync_engine, Engine, "sync_engine", "create_engine")
+        if pool_size is not None and (isinstance(pool_size, bool) or not isinstance(pool_size, int) or pool_size < 1):
+            raise AkadzeError(f"pool_size is {pool_size!r}: it must be a whole number of at least 1")
+        if pool_size is not None and engine is not None:
+            raise AkadzeError("pool_size sizes the pool that the app builds: size the pool of your own engine there")
+        for name, value in (("grace", grace), ("retention", retention)):
+            if not isinstance(value, timedelta) or value <= timedelta(0):
+                raise AkadzeError(f"{name} is {value!r}: it must be a timedelta longer than zero")
+        self.grace = grace
+        self.retention = retention
+        self.hooks = Hooks()
+        self.tasks: dict[str, Task[Any]] = {}
+        self._schedules: list[Schedule] = []
+        self._sizing: dict[str, Any] = {} if pool_size is None else {"pool_size": pool_size}
+        self._owns_engine = engine is None
+        self._owns_sync_engine = sync_engine is None
+        self._sync_engine = sync_engine
+        self._sync_engine_lock = Lock()
+        self.engine: AsyncEngine = engine if engine is not None else _build_engine(str(database_url), self._sizing)
+        if not isinstance(database_url, str | None):
+            raise AkadzeError(f"database_url is a {type(database_url).__name__}: it must be a str")
+
+    @property
+    def sync_engine(self) -> Engine:
+        """The blocking engine of the same database, made when it is first asked for."""
+        with self._sync_engine_lock:
+            if self._sync_engine is None:
+                url = self.engine.url
+                self._sync_engine = create_engine(
+                    sqlalchemy_url(url.set(drivername="postgresql").render_as_string(hide_password=False)),
+                    connect_args={"prepare_threshold": None},
+                    **self._sizing,
+                )
+            return self._sync_engine
+
+    async def aclose(self) -> None:
+        """Close the engines that the app built; those that were passed in stay open."""
+        if self._owns_engine:
+            await self.engine.dispose()
+        self.close()
+
+    def close(self) -> None:
+        """Close the blocking engine, if the app built one. For code that used no async engine."""
+        if self._owns_sync_engine and self._sync_engine is not None:
+            self._sync_engine.dispose()
+
+    def include(self, *modules: str) -> None:
+        """Import each module and call its ``register(app)``.
+
+        Modules own registration (``@app.task``, ``@app.periodic``, ``app.register``). There is no package walk and no
+        import-for-side-effect convention. Raises AkadzeError for a module without a callable ``register``.
+        """
+        for module in modules:
+            register = getattr(importlib.import_module(module), "register", None)
+            if not callable(register):
+                raise AkadzeError(
+                    f"module {module!r} has no register(app) function: define one that registers its tasks"
+                )
+            register(self)
+
+    def register(
+        self,
+        fn: Callable[P, Any],
+        *,
+        name: str,
+        queue: str = "default",
+        max_attempts: int = 3,
+        timeout: timedelta | None = None,
+        priority: int = 0,
+        backoff: BackoffPolicy | None = None,
+    ) -> Task[P]:
+        """Bind a callable into the task registry without decorating on ``app``.
+
+        Same options and validation as ``@app.task``. Returns the registered Task so the caller can enqueue it.
+        ``timeout`` is not a hard limit for a sync callable: it runs in a thread, which keeps running after the timeout
+        while the job is retried or failed, so a retry can overlap it, and the thread stays out of ``Worker.slots``.
+        Registering one with a timeout logs a warning. Raises AkadzeError for a name that is taken, options that are
+        not allowed, and a signature that cannot work.
+        """
+        task = Task(
+            self,
+            name,
+            fn,
+            queue=queue,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            priority=priority,
+            backoff=backoff,
+        )
+        if name in self.tasks:
+            raise AkadzeError(f"task {name!r} is registered already: give each task a name of its own")
+        if timeout is not None and not task.is_async:
+            logger.warning(
+                "task %s is a plain function with a timeout: its thread cannot be stopped, so it may still run while "
+                "the job is retried or failed",
+                name,
+            )
+        self.tasks[name] = task
+        return task
+
+    def task(
+        self,
+        name: str,
+        *,
+        queue: str = "default",
+        max_attempts: int = 3,
+        timeout: timedelta | None = None,
+        priority: int = 0,
+        backoff: BackoffPolicy | None = None,
+    ) -> Callable[[Callable[P, Any]], Task[P]]:
+        """Register the decorated function as task ``name`` and return its Task.
+
+        ``queue`` is where its jobs go; workers claim from the queues they are started with. ``max_attempts`` is the
+        budget including the first run. A run longer than ``timeout`` counts as an error and is retried. ``priority`` is
+        the default for its jobs (higher is claimed first). ``backoff`` maps the attempt number to the delay before the
+        next one (default: exponential with jitter, capped at 300 s). Arguments are validated by the signature. Same
+        options and errors as ``register``.
+        """
+
+        def decorate(fn: Callable[P, Any]) -> Task[P]:
+            return self.register(
+                fn,
+                name=name,
+                queue=queue,
+                max_attempts=max_attempts,
+                timeout=timeout,
+                priority=priority,
+                backoff=backoff,
+            )
+
+        return decorate
+
+    def periodic(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        overlap: bool = True,
+        queue: str = "default",
+        max_attempts: int = 3,
+        timeout: timedelta | None = None,
+        timezone: str | None = None,
+        backoff: BackoffPolicy | None = None,
+    ) -> Callable[[Callable[..., Any]], Task[Any]]:
+        """Register the decorated function as a task that runs on a schedule.
+
+        Give exactly one of ``cron`` (five fields, UTC unless ``timezone`` names an IANA zone) and ``every`` (a
+        timedelta). Every worker runs the schedule; each due fire is enqueued once across the cluster.
+        ``overlap=False`` holds a fire back while the previous job is queued or running, for at most the app's
+        ``grace``. ``queue``, ``max_attempts``, ``timeout`` and ``backoff`` are those of ``task``; periodic jobs have
+        priority 0. Raises AkadzeError, and registers nothing, for a schedule that is wrong or can never fire.
+        """
+        schedule = make_schedule(
+            name, cron=cron, every=every, overlap=overlap, queue=queue, timezone=timezone, default_queue=queue
+        )
+
+        def decorate(fn: Callable[..., Any]) -> Task[Any]:
+            task = self.register(
+                fn, name=name, queue=queue, max_attempts=max_attempts, timeout=timeout, backoff=backoff
+            )
+            try:
+                _check_runs_alone(task)
+            except AkadzeError:
+                del self.tasks[name]
+                raise
+            self._schedules.append(schedule)
+            return task
+
+        return decorate
+
+    def add_schedule(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        overlap: bool = True,
+        queue: str | None = None,
+        timezone: str | None = None,
+    ) -> None:
+        """Attach a periodic schedule to an already registered task. Returns nothing.
+
+        Same ``cron``, ``every``, ``overlap`` and ``timezone`` as ``periodic``. ``queue`` defaults to the task's queue.
+        Raises AkadzeError if the task is not registered or needs arguments, and for a schedule that is wrong.
+        """
+        self.add_schedules(
+            [ScheduleSpec(name=name, cron=cron, every=every, overlap=overlap, queue=queue, timezone=timezone)]
+        )
+
+    def add_schedules(self, specs: Sequence[ScheduleSpec | Mapping[str, object]]) -> None:
+        """Attach many schedules from already-parsed specs: all of them, or none if one is wrong. Returns nothing."""
+        schedules = []
+        for spec in map(read_spec, specs):
+            task = self.tasks.get(spec.name)
+            if task is None:
+                raise AkadzeError(f"task {spec.name!r} is not registered: register it before its schedule")
+            _check_runs_alone(task)
+            schedules.append(
+                make_schedule(
+                    spec.name,
+                    cron=spec.cron,
+                    every=spec.every,
+                    overlap=spec.overlap,
+                    queue=spec.queue,
+                    timezone=spec.timezone,
+                    default_queue=task.queue,
+                )
+            )
+        self._schedules += schedules
+
+
+Akadze.__module__ = "akadze"
+
+
+def _check_runs_alone(task: Task[Any]) -> None:
+    try:
+        task.arguments.to_json({})
+    except EnqueueError as error:
+        raise AkadzeError(f"a task on a schedule runs without arguments, give each a default: {error}") from None
+
+
+def _check_engine(engine: object, kind: type, name: str, maker: str) -> None:
+    if engine is None:
+        return
+    if not isinstance(engine, kind):
+        raise AkadzeError(f"{name} is a {type(engine).__name__}: pass the result of SQLAlchemy's {maker}")
+    dialect = engine.dialect.name  # type: ignore[attr-defined]  # both kinds have it
+    if dialect != "postgresql":
+        raise AkadzeError(f"{name} belongs to a {dialect} database: akadze keeps its jobs in PostgreSQL")
+
+
+def _build_engine(database_url: str, sizing: Mapping[str, Any]) -> AsyncEngine:
+    url = sqlalchemy_url(database_url)
+    off = {"statement_cache_size": 0} if url.startswith("postgresql+asyncpg:") else {"prepare_threshold": None}
+    return create_async_engine(url, connect_args=off, **sizing)

@@ -1,0 +1,139 @@
+"""The job that is being run, as its body sees it: both colours side by side."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from akadze._async import transitions as _async_transitions
+from akadze._connections import async_caller, sync_caller
+from akadze._statement import statement
+from akadze._states import RUNNING, SUCCEEDED
+from akadze._sync import transitions as _sync_transitions
+from akadze.app import Akadze
+from akadze.errors import AkadzeError, RunLost
+from akadze.hooks import refuse_async
+from akadze.job import Job
+
+__all__ = ["Context", "SyncContext", "current"]
+
+_COMPLETE_RUN = statement("finish", "complete_run")
+
+
+class Run(Protocol):
+    """What a context needs of the run that it belongs to; the worker and drain have one each."""
+
+    app: Akadze
+    worker_id: UUID
+    id: int
+    number: int
+    #: Set once a complete_tx block has committed: the job is finished, whatever the body does then.
+    completed: bool
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+
+    def async_transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Open what complete_tx yields: a transaction of the app's engine, or a savepoint on drain's session."""
+
+    def sync_transaction(self) -> AbstractContextManager[Any]:
+        """The same, blocking."""
+
+
+RUN: ContextVar[Run | None] = ContextVar("akadze_run", default=None)
+
+
+class Context:
+    """Handle for the job executing on this asyncio task."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def job(self) -> Job:
+        """The job, as it was when it was claimed."""
+        return self._run.job
+
+    @asynccontextmanager
+    async def complete_tx(self) -> AsyncIterator[AsyncConnection]:
+        """Yield a connection. On a clean exit the job is finished in that transaction.
+
+        What the block writes on the connection and the job's success commit together. An error inside the block rolls
+        the writes back and is an error of the run like any other. Raises RunLost, and rolls the writes back, if this
+        run no longer owns the job. What the body returns after the block is not stored. AkadzeError if the job has
+        been finished by an earlier block.
+        """
+        run = _unfinished(self._run)
+        async with run.async_transaction() as connection:
+            yield connection
+            caller = async_caller(connection)
+            if not await caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
+                raise _lost(run)
+            await _async_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
+        run.completed = True
+
+
+class SyncContext:
+    """Handle for the job executing on this thread."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def job(self) -> Job:
+        """The job, as it was when it was claimed."""
+        return self._run.job
+
+    @contextmanager
+    def complete_tx(self) -> Iterator[Connection]:
+        """Yield a blocking connection. On a clean exit the job is finished in that transaction.
+
+        The same as ``Context.complete_tx``, for plain functions. AkadzeError if an ``on_transition`` hook is async:
+        nothing can be awaited here.
+        """
+        run = _unfinished(self._run)
+        refuse_async(run.app.hooks.on_transition, "on_transition")
+        with run.sync_transaction() as connection:
+            yield connection
+            caller = sync_caller(connection)
+            if not caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
+                raise _lost(run)
+            _sync_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
+        run.completed = True
+
+
+def current() -> Context:
+    """Return the handle of the job that this code runs in. Raises AkadzeError outside a job."""
+    return Context(_run("akadze.current()"))
+
+
+def sync_current() -> SyncContext:
+    """Return the handle of the job that this code runs in. Raises AkadzeError outside a job."""
+    return SyncContext(_run("akadze.sync.current()"))
+
+
+def _run(call: str) -> Run:
+    run = RUN.get()
+    if run is None:
+        raise AkadzeError(f"{call} was called outside a job: it works in a task body that a worker or drain runs")
+    return run
+
+
+def _unfinished(run: Run) -> Run:
+    if run.completed:
+        raise AkadzeError(f"job {run.id} has been finished by complete_tx already: a run finishes once")
+    return run
+
+
+def _lost(run: Run) -> RunLost:
+    return RunLost(f"run {run.number} no longer owns job {run.id}: its lease ended, and the block is rolled back")
+
+
+Context.__module__ = "akadze.context"
