@@ -1,33 +1,28 @@
-"""A task's arguments and results, to and from the JSON that is stored."""
+"""A task's arguments, to and from the JSON that is stored."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from inspect import Parameter
-from math import isfinite
 from typing import Any, cast, get_args
 from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, core_schema
 
+from akadze._json_text import unstorable
+from akadze._results import ResultNotJson, result_to_json
 from akadze._round_trip import what_changed
 from akadze._signature import is_async, read_parameters
 from akadze.errors import AkadzeError, EnqueueError
 
 __all__ = ["Arguments", "ArgumentsInvalid", "ResultNotJson", "result_to_json"]
 
-#: PostgreSQL keeps a jsonb text of at most 256 MiB.
-_MAX_BYTES = 255 * 1024 * 1024
-#: Python reads and writes integers of at most this many digits, in JSON too.
-_MAX_DIGITS = 4300
 #: Core schemas whose values always come back from JSON as they were; all others are tried with each value.
 _PLAIN = frozenset({"none", "bool", "int", "str", "uuid"})
 _SHARED_DEFAULTS = (
@@ -37,10 +32,6 @@ _SHARED_DEFAULTS = (
 
 class ArgumentsInvalid(ValueError):
     """The stored arguments no longer fit the task's signature."""
-
-
-class ResultNotJson(ValueError):
-    """The body returned a value that cannot be stored as JSON."""
 
 
 class Arguments:
@@ -100,7 +91,7 @@ class Arguments:
         except (ValueError, RecursionError):
             # Written one by one only to name the parameter; the driver's words could show the value.
             raise EnqueueError(f"task {self._task!r}: {self._unwritable(checked)}") from None
-        if (problem := _unstorable(text)) is not None:
+        if (problem := unstorable(text)) is not None:
             raise EnqueueError(f"task {self._task!r}: {self._where(checked, problem)}")
         if not self._plain:
             self._check_round_trip(checked, text)
@@ -168,7 +159,7 @@ class Arguments:
 
     def _where(self, checked: Mapping[str, Any], problem: str) -> str:
         for name, value in checked.items():
-            if _unstorable(self._written({name: value})) is not None:
+            if unstorable(self._written({name: value})) is not None:
                 return f"argument {name!r} {problem}"
         return f"the arguments together: {problem}"
 
@@ -199,88 +190,6 @@ class Arguments:
             except Exception:  # noqa: S112 - a default without JSON form is only ever left out, on both sides
                 continue
             yield name, json.loads(text)[name]
-
-
-def result_to_json(value: Any) -> str | None:
-    """Return what a body returned as JSON text, None for None.
-
-    Models, dataclasses, datetimes, UUIDs, Decimals, enums, sets and UTF-8 bytes are stored in their JSON form. Raises
-    ResultNotJson for what has none, and for NaN, infinities, NUL characters and lone surrogates at any depth.
-    """
-    kind = type(value)
-    if value is None:
-        return None
-    if kind is bool:
-        return "true" if value else "false"
-    try:
-        if kind is int:
-            return str(value)
-        if kind is str:
-            text = json.dumps(value, ensure_ascii=False).encode()
-        else:
-            if inspect.iscoroutine(value):
-                value.close()
-                raise ResultNotJson("the task returned a coroutine; make it async def, or await it")
-            text = _ANYTHING.to_json(value, by_alias=False, warnings="none")
-            if any(token in text for token in (b"null", b"NaN", b"Infinity")) and not _is_finite(value):
-                raise ResultNotJson("the result holds NaN or an infinity, which JSON cannot hold")
-    except ResultNotJson:
-        raise
-    except PydanticSerializationError as error:
-        words = str(error)
-        reason = f" ({words})" if words.startswith("Unable to serialize unknown type") else ""
-        raise ResultNotJson(f"a result of type {kind.__name__} has no JSON form{reason}") from None
-    except ValueError:
-        raise ResultNotJson(f"a result of type {kind.__name__} has no JSON form") from None
-    except Exception as error:  # a serializer of the user's may raise anything
-        raise ResultNotJson(f"a result of type {kind.__name__} has no JSON form") from error
-    if (problem := _unstorable(text)) is not None:
-        raise ResultNotJson(f"the result {problem}")
-    return text.decode()
-
-
-#: Writes NaN as NaN where it can, so that it is seen; models write null and are looked at again.
-_ANYTHING = SchemaSerializer(
-    core_schema.any_schema(), core_schema.CoreConfig(ser_json_inf_nan="constants", ser_json_bytes="utf8")
-)
-
-
-def _is_finite(value: Any) -> bool:
-    return _all_finite(_ANYTHING.to_python(value, mode="python", warnings="none"))
-
-
-def _all_finite(value: Any) -> bool:
-    if isinstance(value, (float, Decimal)):
-        return isfinite(value)
-    if isinstance(value, Mapping):
-        return all(_all_finite(key) and _all_finite(item) for key, item in value.items())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_all_finite, value))
-    return True
-
-
-#: An escaped NUL, told from the text backslash-u-0000 by the number of backslashes.
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_LONG_NUMBER = re.compile(rb"\d{%d}" % (_MAX_DIGITS + 1))
-
-
-def _unstorable(text: bytes) -> str | None:
-    if b"\\u0000" in text and _NUL.search(text) is not None:
-        return "holds a NUL character, which PostgreSQL cannot store in text"
-    if len(text) > _MAX_DIGITS:
-        if len(text) > _MAX_BYTES:
-            return "is larger than 255 MiB as JSON; store the data elsewhere and pass a reference"
-        if _LONG_NUMBER.search(text) is not None and _has_long_number(text):
-            return f"holds an integer of more than {_MAX_DIGITS} digits; pass it as text"
-    return None
-
-
-def _has_long_number(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return True
-    return False
 
 
 def _cannot_store(name: str, reason: str) -> str:

@@ -25,7 +25,7 @@ def what_changed(given: Any, back: Any) -> str | None:
     depend on ``__eq__`` of the user's classes or on which tzinfo holds the offset.
     """
     kind = type(given)
-    if isinstance(given, (float, Decimal)) and not isfinite(given):
+    if (isinstance(given, float) and not isfinite(given)) or (isinstance(given, Decimal) and not given.is_finite()):
         return "NaN and infinities cannot be stored"
     if isinstance(given, datetime):
         return _changed_datetime(given, back)

@@ -23,6 +23,7 @@ _ASYNCPG_ONLY = frozenset(
         "server_settings", "statement_cache_size", "timeout",
     }
 )  # fmt: skip
+_PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-_]+|[0-9A-Fa-f:.]+")
 _HOST_AND_PORT = re.compile(r"([A-Za-z0-9.\-]*):(\d*)")
 
 
@@ -43,16 +44,11 @@ def sqlalchemy_url(url: str) -> str:
     """
     scheme, rest = _split(url)
     if scheme == _ASYNCPG:
-        return url.strip()
+        return _trimmed(url)
     if scheme not in _PSYCOPG:
         raise _unknown(scheme)
     address = _parsed(rest)
-    query = dict(address.options)
-    host, port = None, None
-    if len(address.hosts) == 1 and address.hosts[0][0] and not address.hosts[0][0].startswith(("/", "@")):
-        host, port = address.hosts[0]
-    else:
-        query |= _hosts_as_options(address)
+    host, port, hosts = _placed(address)
     rendered = URL.create(
         "postgresql+psycopg",
         username=address.user,
@@ -60,7 +56,7 @@ def sqlalchemy_url(url: str) -> str:
         host=host,
         port=int(port) if port else None,
         database=address.database,
-        query=query,
+        query=address.options | hosts,
     )
     return rendered.render_as_string(hide_password=False)
 
@@ -77,13 +73,15 @@ def libpq_url(url: str) -> str:
     options = dict(address.options)
     if scheme == _ASYNCPG:
         options = {name: value for name, value in options.items() if name not in _ASYNCPG_ONLY}
-    options |= _hosts_as_options(address)
+    host, port, hosts = _placed(address)
     user = "" if address.user is None else quote(address.user, safe="")
     password = "" if address.password is None else f":{quote(address.password, safe='')}"
     at = "@" if user or password else ""
+    place = "" if host is None else f"[{host}]" if ":" in host else host
+    place += f":{port}" if port else ""
     database = "" if address.database is None else quote(address.database, safe="")
-    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='/,')}" for name, value in options.items())
-    return f"postgresql://{user}{password}{at}/{database}{'?' if query else ''}{query}"
+    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='/,')}" for name, value in (options | hosts).items())
+    return f"postgresql://{user}{password}{at}{place}/{database}{'?' if query else ''}{query}"
 
 
 def _unknown(scheme: str) -> AkadzeError:
@@ -100,10 +98,15 @@ def _split(url: object) -> tuple[str, str]:
             f"the database URL must be a str, not {type(url).__name__}; "
             "of a SQLAlchemy URL pass url.render_as_string(hide_password=False)"
         )
-    scheme, colon, rest = url.strip().partition("://")
+    scheme, colon, rest = _trimmed(url).partition("://")
     if not colon:
         raise _unknown("")
     return scheme.lower(), rest
+
+
+def _trimmed(url: str) -> str:
+    # The line end of a secrets file; a space may belong to a database name, as SQLAlchemy renders it.
+    return url.lstrip().rstrip("\r\n\t")
 
 
 def _parsed(rest: str) -> _Address:
@@ -181,14 +184,17 @@ def _use_ports(address: _Address, ports: list[str]) -> None:
     address.hosts = [(host, port) for (host, _), port in zip(address.hosts, ports, strict=True)]
 
 
-def _hosts_as_options(address: _Address) -> dict[str, str]:
-    """The one form of several hosts and of socket directories that SQLAlchemy and libpq read alike."""
+def _placed(address: _Address) -> tuple[str | None, str | None, dict[str, str]]:
+    """Host and port for before the slash, or options: SQLAlchemy and libpq read several hosts alike only as those."""
+    if len(address.hosts) == 1 and _PLAIN_HOST.fullmatch(address.hosts[0][0]):
+        host, port = address.hosts[0]
+        return host, port or None, {}
     options = {}
     if any(host for host, _ in address.hosts):
         options["host"] = ",".join(host for host, _ in address.hosts)
     if any(port for _, port in address.hosts):
         options["port"] = ",".join(port for _, port in address.hosts)
-    return options
+    return None, None, options
 
 
 #: scheme://user: and then the password: to the last @ of the word, without quotes if it can be, else on the same line.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID, uuid4
@@ -18,10 +18,19 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, computed_field, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    computed_field,
+    field_validator,
+    model_serializer,
+)
 from typing_extensions import TypedDict
 
-from akadze._arguments import Arguments, ArgumentsInvalid
+from akadze._arguments import Arguments, ArgumentsInvalid, ResultNotJson, result_to_json
 from akadze.errors import AkadzeError, EnqueueError
 
 
@@ -92,6 +101,7 @@ def round_trip(annotation: Any, value: Any) -> Any:
         (bytes, b"abc\xc4\x8d"),
         (Decimal, Decimal("0.10")),
         (Decimal, Decimal("1E+2")),
+        (Decimal, Decimal("1E+1000")),
         (datetime, datetime(2026, 1, 2, 3, 4, 5, 1, timezone(timedelta(hours=5, minutes=45)))),
         (datetime, datetime(2026, 1, 2)),  # noqa: DTZ001 - naive on purpose
         (date, date(2026, 2, 28)),
@@ -143,7 +153,7 @@ def test_any_json_value_comes_back_unchanged_or_is_refused_for_its_nul(value: An
     try:
         back = round_trip(Any, value)
     except EnqueueError as error:
-        assert "NUL" in str(error)
+        assert "NUL" in str(error)  # noqa: PT017 - either way is right
         assert "\x00" in repr(value) or "\\x00" in repr(value)
     else:
         assert back == value
@@ -154,7 +164,9 @@ def test_a_datetime_of_any_zone_comes_back_as_the_same_instant_or_is_refused(val
     try:
         back = round_trip(datetime, value)
     except EnqueueError as error:
-        assert value.utcoffset() != timedelta(minutes=round(value.utcoffset().total_seconds() / 60)), error
+        offset = value.utcoffset()
+        assert offset is not None
+        assert offset % timedelta(minutes=1), error  # noqa: PT017 - JSON has offsets of whole minutes only
     else:
         assert back - value == timedelta(0)
 
@@ -175,7 +187,7 @@ def test_a_union_gives_back_the_same_type_or_refuses(value: Any) -> None:
 
 
 def test_a_str_enum_and_its_text_are_not_confused_in_a_union() -> None:
-    class Name(str, Enum):
+    class Name(StrEnum):
         A = "a"
 
     with pytest.raises(EnqueueError, match="a Name would come back as a str"):
@@ -258,6 +270,7 @@ def test_computed_fields_do_not_get_in_the_way() -> None:
         (dict, {"k": [float("nan")]}, "NaN"),
         (Any, float("-inf"), "infinit"),
         (Any, Decimal("NaN"), "NaN"),
+        (Any, Decimal("sNaN"), "NaN"),
         (Any, {"k": {"k": Decimal("Infinity")}}, "infinit"),
         (Decimal, Decimal("NaN"), "finite"),
         (Annotated[Decimal, Field(allow_inf_nan=True)], Decimal("Infinity"), "infinit"),
@@ -355,6 +368,28 @@ def test_data_that_contains_itself_is_refused() -> None:
         deep = [deep]
     with pytest.raises(EnqueueError, match="'value'"):
         round_trip(Any, deep)
+
+
+def test_what_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("akadze._json_text._MAX_BYTES", 10_000)
+    assert round_trip(str, "x" * 9_000) == "x" * 9_000
+    with pytest.raises(EnqueueError, match="argument 'value' is larger than"):
+        round_trip(str, "x" * 10_000)
+    with pytest.raises(EnqueueError, match="together"):
+        Arguments("t", lambda a, b: None).to_json({"a": "x" * 6_000, "b": "x" * 6_000})
+    with pytest.raises(ResultNotJson, match="larger than"):
+        result_to_json("x" * 10_000)
+
+
+def test_digits_in_text_are_no_long_number() -> None:
+    assert round_trip(Any, {"k": "1" * 10_000}) == {"k": "1" * 10_000}
+    assert result_to_json("1" * 10_000) is not None
+
+
+def test_a_validator_that_changes_a_value_each_time_is_refused() -> None:
+    with pytest.raises(EnqueueError, match="another value"):
+        round_trip(Annotated[int, BeforeValidator(lambda value: int(value) * 2)], 5)
+    assert round_trip(Annotated[str, BeforeValidator(str.strip)], " a ") == "a"
 
 
 def test_a_nul_is_told_from_the_text_that_spells_one() -> None:
@@ -717,3 +752,118 @@ def test_recursive_and_deferred_models_work_together() -> None:
         "a": Tree(name="root", children=[leaf]), "b": {"k": leaf}, "c": Deferred(n=1), "d": [Deferred(n=2)], "e": leaf,
     }  # fmt: skip
     assert arguments.from_json(arguments.to_json(values)) == values
+
+
+# Results.
+
+
+class Silent(BaseModel):
+    n: int
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (True, True), (False, False), (0, 0), (10**30, 10**30), ("", ""), ("žluť 🐎 \\u0000", "žluť 🐎 \\u0000"),
+        (1.5, 1.5), ([None, Decimal("1E+1000")], [None, "1E+1000"]),
+        ([1, None, "a"], [1, None, "a"]), ({"k": {"n": None}}, {"k": {"n": None}}), ((1, 2), [1, 2]),
+        ({1: "a"}, {"1": "a"}), ({5}, [5]), (b"ab", "ab"), (Decimal("0.10"), "0.10"), (UUID(int=1), str(UUID(int=1))),
+        (Color.RED, "red"), (date(2026, 1, 1), "2026-01-01"), (timedelta(seconds=1), "PT1S"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"), (Address(street="s"), {"street": "s", "tags": []}),
+        (Point(1), {"x": 1, "label": "p", "parts": []}), ([Silent(n=1)], [{"n": 1}]), (Pair(1, "r"), [1, "r"]),
+        (Loose(), {"x": None, "d": None}), ({"NaN": "Infinity"}, {"NaN": "Infinity"}),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_a_result_is_stored_in_its_json_form(value: Any, stored: Any) -> None:
+    text = result_to_json(value)
+    assert text is not None
+    assert json.loads(text) == stored
+
+
+def test_no_result_is_no_json() -> None:
+    assert result_to_json(None) is None
+
+
+async def forgotten() -> int:
+    return 1
+
+
+class Unwritable(BaseModel):
+    n: int
+
+    @model_serializer
+    def write(self) -> Any:
+        raise RuntimeError("secret")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (float("nan"), "NaN"),
+        (float("inf"), "NaN or an infinity"),
+        ({"mean": float("nan")}, "NaN"),
+        ([{"k": (1, float("-inf"))}], "NaN"),
+        (Decimal("NaN"), "NaN"),
+        ({"k": {Decimal("Infinity")}}, "NaN"),
+        (Loose(x=float("nan")), "NaN"),
+        (Loose(d=[float("nan")]), "NaN"),
+        ([Loose(d=Decimal("sNaN"))], "NaN"),
+        ("secret\x00", "NUL"),
+        ({"secret\x00": 1}, "NUL"),
+        (Address(street="\x00"), "NUL"),
+        ("secret\ud800", "str has no JSON form"),
+        ({"\ud800": 1}, "dict has no JSON form"),
+        (b"secret\xff", "bytes has no JSON form"),
+        (object(), "type object has no JSON form"),
+        ([object()], "unknown type"),
+        (Address, "no JSON form"),
+        (ValueError("secret"), "no JSON form"),
+        (forgotten, "no JSON form"),
+        (10**5000, "int has no JSON form"),
+        ([10**5000], "4300 digits"),
+        (Unwritable(n=1), "no JSON form"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_result_that_cannot_be_stored_is_named_by_type_only(value: Any, says: str) -> None:
+    with pytest.raises(ResultNotJson, match=says) as caught:
+        result_to_json(value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_coroutine_as_result_is_explained_and_closed() -> None:
+    with pytest.raises(ResultNotJson, match="async def"):
+        result_to_json(forgotten())
+
+
+def test_a_result_that_holds_itself_or_is_too_deep_is_refused() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (ring, deep):
+        with pytest.raises(ResultNotJson):
+            result_to_json(value)
+
+
+def test_a_changed_model_is_written_as_it_is_without_a_warning() -> None:
+    address = Address(street="s")
+    address.tags = 5  # type: ignore[assignment]
+    assert json.loads(result_to_json([address]) or "") == [{"street": "s", "tags": 5}]
+
+
+@given(json_values)
+def test_any_json_result_is_stored_unchanged_or_refused_for_its_nul(value: Any) -> None:
+    try:
+        text = result_to_json(value)
+    except ResultNotJson as error:
+        assert "NUL" in str(error)  # noqa: PT017 - either way is right
+    else:
+        assert json.loads(text or "null") == value

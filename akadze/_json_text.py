@@ -1,0 +1,37 @@
+"""What PostgreSQL and Python can hold of a JSON text."""
+
+from __future__ import annotations
+
+import json
+import re
+
+__all__ = ["unstorable"]
+
+#: A jsonb text may have 255 MiB, but its binary form can be larger than the text.
+_MAX_BYTES = 100_000_000
+#: Python reads and writes integers of at most this many digits, in JSON too.
+_MAX_DIGITS = 4300
+
+#: An escaped NUL, told from the text backslash-u-0000 by the number of backslashes.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_LONG_NUMBER = re.compile(rb"\d{%d}" % (_MAX_DIGITS + 1))
+
+
+def unstorable(text: bytes) -> str | None:
+    """Say why this JSON text cannot be stored and read back; None if it can."""
+    if b"\\u0000" in text and _NUL.search(text) is not None:
+        return "holds a NUL character, which PostgreSQL cannot store in text"
+    if len(text) > _MAX_DIGITS:
+        if len(text) > _MAX_BYTES:
+            return "is larger than 100 MB as JSON; keep the data elsewhere and pass a reference"
+        if _LONG_NUMBER.search(text) is not None and _has_long_number(text):
+            return f"holds an integer of more than {_MAX_DIGITS} digits; pass it as text"
+    return None
+
+
+def _has_long_number(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
