@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping
 from decimal import Decimal
 from math import isfinite
@@ -35,7 +34,7 @@ def result_to_json(value: Any) -> str | None:
         if kind is int:
             return str(value)
         if kind is str:
-            text = json.dumps(value, ensure_ascii=False).encode()
+            text = _ANYTHING.to_json(value)
         else:
             if inspect.iscoroutine(value):
                 value.close()

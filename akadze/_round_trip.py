@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel
 
 __all__ = ["what_changed"]
 
 _MISSING = object()
+#: Types whose == says it all, once the type is the same.
+_SIMPLE = frozenset({type(None), bool, int, str, bytes, date, time, timedelta, UUID})
 
 
 def what_changed(given: Any, back: Any) -> str | None:
@@ -25,6 +28,8 @@ def what_changed(given: Any, back: Any) -> str | None:
     depend on ``__eq__`` of the user's classes or on which tzinfo holds the offset.
     """
     kind = type(given)
+    if kind in _SIMPLE and kind is type(back):
+        return None if given == back else f"{_article(kind)} would come back with another value"
     if (isinstance(given, float) and not isfinite(given)) or (isinstance(given, Decimal) and not given.is_finite()):
         return "NaN and infinities cannot be stored"
     if isinstance(given, datetime):
@@ -38,17 +43,11 @@ def what_changed(given: Any, back: Any) -> str | None:
             return "items would be lost"
         return next((change for pair in zip(given, back, strict=True) if (change := what_changed(*pair))), None)
     if isinstance(given, BaseModel):
-        fields = type(given).model_fields
-        return _changed_mapping(
-            {name: getattr(given, name, _MISSING) for name in fields} | (given.model_extra or {}),
-            {name: getattr(back, name, _MISSING) for name in fields} | (back.model_extra or {}),
+        return _changed_attributes(given, back, kind.model_fields) or _changed_mapping(
+            given.model_extra or {}, back.model_extra or {}
         )
     if dataclasses.is_dataclass(given):
-        names = [field.name for field in dataclasses.fields(given)]
-        return _changed_mapping(
-            {name: getattr(given, name, _MISSING) for name in names},
-            {name: getattr(back, name, _MISSING) for name in names},
-        )
+        return _changed_attributes(given, back, [field.name for field in dataclasses.fields(given)])
     if given is back or vars(object)["__eq__"] is kind.__eq__:
         return None  # such a class says nothing about equality; the type is right
     return None if _equal(given, back) else f"{_article(kind)} would come back with another value"
@@ -67,6 +66,14 @@ def _changed_mapping(given: Mapping[Any, Any], back: Mapping[Any, Any]) -> str |
         kinds, others = ({type(key) for key in keys} - {str} for keys in (given, back))
         if kinds != others and not all(issubclass(kind, str) and not issubclass(kind, Enum) for kind in kinds ^ others):
             return "keys would come back with another type"
+    return None
+
+
+def _changed_attributes(given: Any, back: Any, names: Iterable[str]) -> str | None:
+    for name in names:
+        one, other = getattr(given, name, _MISSING), getattr(back, name, _MISSING)
+        if change := what_changed(one, other):
+            return change
     return None
 
 

@@ -70,9 +70,6 @@ def libpq_url(url: str) -> str:
     if scheme not in (*_PSYCOPG, _ASYNCPG):
         raise _unknown(scheme)
     address = _parsed(rest)
-    options = dict(address.options)
-    if scheme == _ASYNCPG:
-        options = {name: value for name, value in options.items() if name not in _ASYNCPG_ONLY}
     host, port, hosts = _placed(address)
     user = "" if address.user is None else quote(address.user, safe="")
     password = "" if address.password is None else f":{quote(address.password, safe='')}"
@@ -80,7 +77,9 @@ def libpq_url(url: str) -> str:
     place = "" if host is None else f"[{host}]" if ":" in host else host
     place += f":{port}" if port else ""
     database = "" if address.database is None else quote(address.database, safe="")
-    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='/,')}" for name, value in (options | hosts).items())
+    query = "&".join(
+        f"{quote(name, safe='')}={quote(value, safe='/,')}" for name, value in (address.options | hosts).items()
+    )
     return f"postgresql://{user}{password}{at}{place}/{database}{'?' if query else ''}{query}"
 
 
@@ -126,7 +125,7 @@ def _parsed(rest: str) -> _Address:
             hosts += [_option_host(part) for part in value.split(",")]
         elif name == "ssl":  # asyncpg's and JDBC's word
             address.options["sslmode"] = value if value in _SSL_MODES else _ssl_mode(value)
-        else:
+        elif name not in _ASYNCPG_ONLY:
             address.options[name] = value
     if hosts:
         address.hosts = hosts

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pydantic import (
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,

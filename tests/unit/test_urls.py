@@ -100,9 +100,9 @@ def test_any_user_password_and_database_survive(user: str, password: str, databa
 def test_a_url_for_asyncpg_is_kept_for_sqlalchemy_and_translated_for_libpq() -> None:
     url = "postgresql+asyncpg://u:p@h/db?ssl=verify-full&prepared_statement_cache_size=0&timeout=5"
     assert sqlalchemy_url(url) == url
-    assert by_libpq(libpq_url(url)) == {
-        "user": "u", "password": "p", "host": "h", "dbname": "db", "sslmode": "verify-full",
-    }  # fmt: skip
+    wanted = {"user": "u", "password": "p", "host": "h", "dbname": "db", "sslmode": "verify-full"}
+    assert by_libpq(libpq_url(url)) == wanted
+    assert by_sqlalchemy(sqlalchemy_url(url.replace("+asyncpg", ""))) == wanted
 
 
 @pytest.mark.parametrize("convert", [sqlalchemy_url, libpq_url])
