@@ -1,0 +1,140 @@
+"""Schedules: slots that are due become jobs, each once however many workers look."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from akadze import _rows
+from akadze._connections import async_caller
+from akadze._schedules import Schedule, due, next_due
+from akadze._statement import statement
+from akadze.hooks import async_call_hook
+
+if TYPE_CHECKING:
+    from akadze.app import Akadze
+
+logger = logging.getLogger("akadze.worker")
+
+_READ_CLOCK = statement("schedules", "read_clock")
+_LOCK_TASK = statement("schedules", "lock_task")
+_FIRE_SLOT = statement("schedules", "fire_slot")
+_READ_JOBS = statement("jobs", "read_jobs")
+
+#: Seconds until a fire that was held back, or that failed, is tried again.
+_AGAIN: Final = 0.5
+#: Seconds between two looks at the database's clock, at most: it may be set, and the worker's own may have stood still.
+_LONGEST: Final = 10.0
+
+
+class _Outcome(Enum):
+    FIRED = auto()
+    DONE = auto()  # by somebody else
+    HELD = auto()  # the previous job is not finished, or another worker is at this task
+    FAILED = auto()  # a hook raised
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleReport:
+    """What one pass did."""
+
+    fired: int
+    held: int
+    failed: int
+    next_in: float
+    """Seconds from the end of the pass until there may be something to do."""
+
+
+class Schedules:
+    """Fires the schedules of an app. What it remembers only spares statements: any number of processes may do this."""
+
+    def __init__(self, app: Akadze) -> None:
+        self._app = app
+        self._done: set[tuple[str, datetime]] = set()
+
+    async def step(self, connection: AsyncConnection, *, now: datetime | None = None) -> ScheduleReport:
+        """Make one pass: read the database's clock and fire what is due, each slot in a transaction of its own.
+
+        ``connection`` is READ COMMITTED and not in a transaction. ``now`` stands for the database's clock in tests. An
+        error of an ``on_enqueue`` hook is logged, and its slot is tried again at later passes until it is older than
+        the app's grace. Raises what the database raises.
+        """
+        schedules = self._app._schedules  # noqa: SLF001 - the app's own part
+        if not schedules:
+            return ScheduleReport(fired=0, held=0, failed=0, next_in=_LONGEST)
+        if now is None:
+            async with connection.begin():
+                now = (await async_caller(connection).rows(_READ_CLOCK))[0]["now"]
+        read_at = time.monotonic()
+        slots = due(schedules, now, self._app.grace)
+        # What is not due any more need not be remembered.
+        self._done &= {(schedule.task, slot) for schedule, slot in slots}
+        outcomes = [
+            await self._fire(connection, schedule, slot)
+            for schedule, slot in slots
+            if (schedule.task, slot) not in self._done
+        ]
+        upcoming = next_due(schedules, now)
+        assert upcoming is not None
+        next_in = min((upcoming - now).total_seconds(), _LONGEST)
+        held, failed = outcomes.count(_Outcome.HELD), outcomes.count(_Outcome.FAILED)
+        if held or failed:
+            next_in = min(next_in, _AGAIN)
+        return ScheduleReport(
+            fired=outcomes.count(_Outcome.FIRED),
+            held=held,
+            failed=failed,
+            next_in=max(0.0, next_in - (time.monotonic() - read_at)),
+        )
+
+    async def _fire(self, connection: AsyncConnection, schedule: Schedule, slot: datetime) -> _Outcome:
+        hook_error: Exception | None = None
+        async with connection.begin() as transaction:
+            caller = async_caller(connection)
+            if not (await caller.rows(_LOCK_TASK, task=schedule.task))[0]["locked"]:
+                return _Outcome.HELD
+            row = (
+                await caller.rows(
+                    _FIRE_SLOT,
+                    task=schedule.task,
+                    slot=slot,
+                    queue=schedule.queue,
+                    overlap=schedule.overlap,
+                    max_attempts=self._app.tasks[schedule.task].max_attempts,
+                )
+            )[0]
+            if row["id"] is not None:
+                # Hooks may raise anything; it is logged below.
+                try:
+                    await self._announce(caller, row["id"])
+                except Exception as error:
+                    hook_error = error
+                    await transaction.rollback()
+        if hook_error is not None:
+            logger.error(
+                "schedule of task %s: an on_enqueue hook failed, so its slot %s was not enqueued",
+                schedule.task,
+                slot.isoformat(),
+                exc_info=hook_error,
+            )
+            return _Outcome.FAILED
+        if row["held"] and not row["done"]:
+            return _Outcome.HELD
+        self._done.add((schedule.task, slot))
+        if row["id"] is None:
+            return _Outcome.DONE
+        logger.debug("job %s of task %s was enqueued for its slot %s", row["id"], schedule.task, slot.isoformat())
+        return _Outcome.FIRED
+
+    async def _announce(self, caller: Any, job_id: int) -> None:
+        hooks = self._app.hooks.on_enqueue
+        if hooks:
+            job = _rows.job((await caller.rows(_READ_JOBS, ids=[job_id]))[0])
+            for hook in hooks:
+                await async_call_hook(hook, caller.connection, job)
