@@ -48,15 +48,19 @@ def sqlalchemy_url(url: str) -> str:
     if scheme not in _PSYCOPG:
         raise _unknown(scheme)
     address = _parsed(rest)
-    host, port, hosts = _placed(address)
+    host, port, options = _placed(address)
+    database = address.database
+    if database and ("?" in database or "%" in database):
+        # SQLAlchemy before 2.1 writes and reads a name after the slash without quoting.
+        options["dbname"], database = database, None
     rendered = URL.create(
         "postgresql+psycopg",
         username=address.user,
         password=address.password,
         host=host,
         port=int(port) if port else None,
-        database=address.database,
-        query=address.options | hosts,
+        database=database,
+        query=address.options | options,
     )
     return rendered.render_as_string(hide_password=False)
 

@@ -65,6 +65,7 @@ FORMS: list[tuple[str, dict[str, str]]] = [
     ("postgresql+psycopg://h/db?options=-c+a%3D5", {"host": "h", "dbname": "db", "options": "-c a=5"}),
     ("postgresql://h/db?ssl=true", {"host": "h", "dbname": "db", "sslmode": "require"}),
     ("postgresql://h/a%3Fb%20c", {"host": "h", "dbname": "a?b c"}),
+    ("postgresql://h/a%2541%2Fc", {"host": "h", "dbname": "a%41/c"}),
 ]  # fmt: skip
 
 
@@ -92,7 +93,10 @@ def test_any_user_password_and_database_survive(user: str, password: str, databa
         f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@h.example:{port}/{quote(database, safe='')}"
     )
     rendered = URL.create("postgresql+psycopg", user, password, "h.example", port, database)
-    for url in (plain, rendered.render_as_string(hide_password=False)):
+    urls = [plain]
+    if not set(database) & set("?%"):  # SQLAlchemy before 2.1 loses these itself
+        urls.append(rendered.render_as_string(hide_password=False))
+    for url in urls:
         assert by_libpq(libpq_url(url)) == wanted
         assert by_sqlalchemy(sqlalchemy_url(url)) == wanted
 
