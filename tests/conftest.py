@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
+
+from akadze import Akadze
 
 pytest_plugins = ["tests.database", "tests.processes"]
 
@@ -17,9 +18,7 @@ def anyio_backend() -> str:
 
 # It takes anyio_backend so that tests without a loop can have it, too: the app is closed on a loop in either case.
 @pytest.fixture
-async def app(anyio_backend: str, database_url: str) -> AsyncIterator[Any]:
-    from akadze import Akadze
-
+async def app(anyio_backend: str, database_url: str) -> AsyncIterator[Akadze]:
     app = Akadze(database_url=database_url)
     yield app
     await app.aclose()

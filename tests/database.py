@@ -18,39 +18,48 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from akadze import dev
+from akadze.sync import migrate
 
 _GIVEN_URL = os.environ.get("AKADZE_DATABASE_URL")
 _XDIST_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
-_TABLES = "select tablename from pg_tables where schemaname = 'akadze' order by tablename"
+_TABLES = "select tablename from pg_tables where schemaname = 'akadze' and tablename <> 'schema_migrations'"
+_RELATIONS = """
+select relname, relkind, relnatts from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+where nspname = 'akadze' order by relname
+"""
 
-# Everything in the schema public, and other schemas, as the statements that drop it. What an extension brought or what
-# goes with its owner (the sequence of a serial column) is left out.
+# Everything in the schema public, and other schemas, as the statements that drop it; not what an extension brought.
+# Sequences come after the tables, and routines after the types, which take theirs with them.
 _LEFTOVERS = """
-with dependent as (select objid from pg_depend where deptype in ('e', 'a', 'i'))
+with provided as (select objid from pg_depend where deptype = 'e')
 select format(
     'drop %s if exists %s cascade',
     case relkind
-        when 'v' then 'view' when 'm' then 'materialized view' when 'S' then 'sequence' when 'f' then 'foreign table'
-        else 'table'
+        when 'v' then 'view' when 'm' then 'materialized view' when 'f' then 'foreign table'
+        when 'c' then 'type' else 'table'
     end,
     oid::regclass)
 from pg_class
-where relnamespace = 'public'::regnamespace and relkind in ('r', 'p', 'v', 'm', 'S', 'f')
-  and oid not in (select objid from dependent)
+where relnamespace = 'public'::regnamespace and relkind in ('r', 'p', 'v', 'm', 'f', 'c')
+  and oid not in (select objid from provided)
 union all
-select format('drop routine if exists %s cascade', oid::regprocedure)
-from pg_proc
-where pronamespace = 'public'::regnamespace and oid not in (select objid from dependent)
+select format('drop sequence if exists %s cascade', oid::regclass)
+from pg_class
+where relnamespace = 'public'::regnamespace and relkind = 'S' and oid not in (select objid from provided)
 union all
 select format('drop type if exists %s cascade', oid::regtype)
 from pg_type
-where typnamespace = 'public'::regnamespace and typtype in ('e', 'd', 'r') and oid not in (select objid from dependent)
+where typnamespace = 'public'::regnamespace and typtype in ('e', 'd', 'r') and oid not in (select objid from provided)
+union all
+select format('drop routine if exists %s cascade', oid::regprocedure)
+from pg_proc
+where pronamespace = 'public'::regnamespace and oid not in (select objid from provided)
 union all
 select format('drop schema if exists %I cascade', nspname)
 from pg_namespace
 where nspname !~ '^pg_' and nspname not in ('information_schema', 'public', 'akadze')
-  and oid not in (select objid from dependent)
+  and oid not in (select objid from provided)
 """
 
 
@@ -115,7 +124,7 @@ class Database:
         self.url = url
         self.migrate()
         with self.connect() as connection:
-            self._tables = connection.execute(_TABLES).fetchall()
+            self._relations = connection.execute(_RELATIONS).fetchall()
             self._kept = set(connection.execute(_LEFTOVERS).fetchall())
 
     def connect(self) -> psycopg.Connection:
@@ -124,24 +133,22 @@ class Database:
     def migrate(self) -> None:
         with self.connect() as connection:
             connection.execute("drop schema if exists akadze cascade")
-        from akadze.sync import migrate
-
         migrate(self.url)
 
     def reset(self) -> None:
         """End the sessions that a test left behind, and bring the database back to how it was."""
         with self.connect() as connection:
             self._end_other_sessions(connection)
-            for (statement,) in set(connection.execute(_LEFTOVERS).fetchall()) - self._kept:
-                connection.execute(statement)
-            if connection.execute(_TABLES).fetchall() == self._tables:
-                names = [sql.Identifier("akadze", name) for (name,) in self._tables if name != "schema_migrations"]
+            for leftover in connection.execute(_LEFTOVERS).fetchall():
+                if leftover not in self._kept:
+                    connection.execute(leftover[0])
+            if connection.execute(_RELATIONS).fetchall() == self._relations:
+                names = [sql.Identifier("akadze", name) for (name,) in connection.execute(_TABLES)]
                 connection.execute(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(names)))
                 return
         self.migrate()
 
-    @staticmethod
-    def _end_other_sessions(connection: psycopg.Connection) -> None:
+    def _end_other_sessions(self, connection: psycopg.Connection) -> None:
         deadline = time.monotonic() + 20
         while connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -152,7 +159,7 @@ class Database:
 
 
 @pytest.fixture(scope="session")
-def _database(server_url: str) -> Iterator[Database]:
+def database(server_url: str) -> Iterator[Database]:
     if _GIVEN_URL and not _XDIST_WORKER:
         yield Database(server_url)
         return
@@ -162,10 +169,10 @@ def _database(server_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def database_url(_database: Database) -> Iterator[str]:
+def database_url(database: Database) -> Iterator[str]:
     """The URL of a database with akadze's schema and no rows."""
-    yield _database.url
-    _database.reset()
+    yield database.url
+    database.reset()
 
 
 @pytest.fixture
@@ -175,7 +182,7 @@ def empty_database_url(request: pytest.FixtureRequest, server_url: str) -> Itera
     On the server of AKADZE_DATABASE_URL, where we may not be allowed to make databases, it is that of database_url.
     """
     if _GIVEN_URL:
-        database: Database = request.getfixturevalue("_database")
+        database: Database = request.getfixturevalue("database")
         with database.connect() as connection:
             connection.execute("drop schema akadze cascade")
         yield database.url

@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from akadze import Akadze
+
 if True:  # ASYNC
     from sqlalchemy.ext.asyncio import AsyncEngine as Engine
 else:
@@ -20,13 +22,12 @@ class Rows(Protocol):
 
 
 @pytest.fixture
-def engine(app: Any) -> Engine:
+def engine(app: Akadze) -> Engine:
     """The app's engine of this colour."""
     if True:  # ASYNC
-        engine: Engine = app.engine
+        return app.engine
     else:
-        engine: Engine = app.sync_engine
-    return engine
+        return app.sync_engine
 
 
 @pytest.fixture

@@ -9,16 +9,17 @@ from typing import Any, Protocol
 import pytest
 from sqlalchemy import Connection, Engine, text
 
+from akadze import Akadze
+
 
 class Rows(Protocol):
     def __call__(self, statement: str, **parameters: Any) -> list[dict[str, Any]]: ...
 
 
 @pytest.fixture
-def engine(app: Any) -> Engine:
+def engine(app: Akadze) -> Engine:
     """The app's engine of this colour."""
-    engine: Engine = app.sync_engine
-    return engine
+    return app.sync_engine
 
 
 @pytest.fixture
