@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -37,13 +37,21 @@ class Heartbeat:
     """
 
     def __init__(
-        self, app: Akadze, worker_id: UUID, queues: Sequence[str], *, interval: timedelta, ttl: timedelta
+        self,
+        app: Akadze,
+        worker_id: UUID,
+        queues: Sequence[str],
+        *,
+        interval: timedelta,
+        ttl: timedelta,
+        rewritten: Callable[[], None],
     ) -> None:
         self._app = app
         self._id = str(worker_id)
         self._queues = list(queues)
         self._interval = interval.total_seconds()
         self._ttl = ttl.total_seconds()
+        self._rewritten = rewritten
         self._held: HeldRaw | None = None
         self._good = time.monotonic()
 
@@ -61,6 +69,7 @@ class Heartbeat:
         if not await self._send(insert=False):
             logger.warning("the row of worker %s was gone and is written again", self._id)
             await self._send(insert=True)
+            self._rewritten()
 
     async def keep(self) -> None:
         """Beat until cancelled; raise LeaseLost when the lease has ended, and what is not transient as it is."""

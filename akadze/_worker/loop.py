@@ -32,6 +32,8 @@ from akadze.context import RUN
 logger = logging.getLogger("akadze.worker")
 
 _SURVEY_EVERY: Final = 1.0  # seconds
+#: Seconds after a survey within which a wake-up that brought nothing asks for no other.
+_SOON: Final = 0.2
 #: Full claims in a row after which the worker is under load and needs no notifications.
 _LOAD: Final = 3
 #: Seconds before outcomes whose rows were locked are sent again.
@@ -74,6 +76,7 @@ class Loop:
         #: Nothing more will run: the loop ends when all outcomes are written.
         self.closing = False
         self._asleep = False
+        self._woken = False
         self._full = 0
         self._reconcile = False
         now = time.monotonic()
@@ -119,9 +122,9 @@ class Loop:
             if self._reconcile or now >= self._next_reconcile:
                 await self._look_for_lost_answers()
                 self._next_reconcile = now + 2 * self._rescue_interval
-            if now >= self._next_survey:
+            if now >= self._next_survey and not self._claim_first(now):
                 due = await self._look_ahead(now)
-                if not due and not self._writer and self._asleep:
+                if not due and not self._writer and (self._asleep or not self._listening):
                     return True
         outcomes = self._writer.take()
         if not outcomes and not free:
@@ -156,7 +159,12 @@ class Loop:
                 self._asleep = False
             return not self._slots.free()
         self._full = 0
-        if self._wakeup is not None and self._wakeup.works and not self._asleep:
+        if self._woken and not claimed and time.monotonic() > self._next_survey - _SURVEY_EVERY + _SOON:
+            # Something arrived that this kind of claim does not see: a limit, an unknown task, another worker's job.
+            self._next_survey = 0.0
+            self._woken = False
+            return False
+        if self._listening and not self._asleep:
             # Enqueue notifies from here on; what was committed before is found by one more claim.
             await self._exchange.set_sleeping(True)
             self._asleep = True
@@ -164,7 +172,21 @@ class Loop:
             return False
         return True
 
+    @property
+    def _listening(self) -> bool:
+        return self._wakeup is not None and self._wakeup.works
+
+    def _claim_first(self, now: float) -> bool:
+        """Tell whether the survey can wait: something has just arrived, and the last survey is not too old."""
+        return self._woken and now < self._next_survey + _SURVEY_EVERY
+
+    def row_rewritten(self) -> None:
+        """The worker's row is a new one: it does not say that this worker sleeps."""
+        self._asleep = False
+        self._wake.set()
+
     async def _sleep(self) -> None:
+        self._woken = False
         if self.stopping:
             if not self._wake.is_set():
                 await self._wake.wait()
@@ -175,6 +197,7 @@ class Loop:
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
+            self._woken = True
         except TimeoutError:
             # Polling looks at the whole line, and first whether a claim is worth while.
             self._next_survey = 0.0

@@ -51,7 +51,14 @@ class Serving:
         self._hurry = asyncio.Event()
         self._stopping = asyncio.Event()
         self._exchange = Exchange(app, self.id, queues, fair=fair)
-        self._heartbeat = Heartbeat(app, self.id, queues, interval=heartbeat_interval, ttl=heartbeat_ttl)
+        self._heartbeat = Heartbeat(
+            app,
+            self.id,
+            queues,
+            interval=heartbeat_interval,
+            ttl=heartbeat_ttl,
+            rewritten=lambda: self._loop.row_rewritten(),
+        )
         self._upkeep = Upkeep(app, queues)
         self._writer = Writer()
         self._wakeup = Wakeup(app, self.id, queues, wake=self._wake) if notify else None
@@ -138,6 +145,8 @@ class Serving:
             )
             await self._end([cycle])
         else:
+            # A beat after this would write the row again.
+            await self._end([part for part in parts if not part.done()])
             await self._quietly(self._heartbeat.unregister())
         if cause is not None:
             raise cause
