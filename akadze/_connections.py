@@ -4,7 +4,8 @@ A caller's connection is used as it is: akadze executes on the object that it wa
 never commits or rolls back, and opens a savepoint only around a user's hook. Rows come back as dicts, whatever row or
 cursor factory the connection has; JSON crosses as text both ways.
 
-To accept another kind of connection: write its adapter below, and recognise it in ``async_caller`` or ``sync_caller``.
+To accept another kind of connection: write its adapter here or in ``_drivers``, and recognise it in ``async_caller`` or
+``sync_caller`` and in the two functions that tell its colour.
 """
 
 from __future__ import annotations
@@ -14,18 +15,30 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Any, Protocol, cast
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from akadze._statement import Statement
+from akadze._drivers import (
+    AsyncpgCaller,
+    DjangoCaller,
+    Psycopg2Caller,
+    is_asyncpg,
+    is_django,
+    is_driver_pool,
+    is_psycopg2,
+)
+from akadze._statement import Statement, statement
 from akadze.errors import AkadzeError, EnqueueError
 
 Rows = list[dict[str, Any]]
 
 # A caller's stream_results would turn an insert into a cursor declaration.
 _WHOLE = {"stream_results": False}
+
+_BEGIN_WORK = statement("session", "begin_work")
 
 
 class AsyncCaller(Protocol):
@@ -58,7 +71,7 @@ class _AlchemyAsync:
 
     async def rows(self, statement: Statement, **parameters: Any) -> Rows:
         result = await self.connection.execute(statement.clause, parameters, execution_options=_WHOLE)
-        return [dict(row) for row in result.mappings()]
+        return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
     def savepoint(self) -> AbstractAsyncContextManager[Any]:
         return self.connection.begin_nested()
@@ -70,7 +83,7 @@ class _AlchemySync:
 
     def rows(self, statement: Statement, **parameters: Any) -> Rows:
         result = self.connection.execute(statement.clause, parameters, execution_options=_WHOLE)
-        return [dict(row) for row in result.mappings()]
+        return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
     def savepoint(self) -> AbstractContextManager[Any]:
         return self.connection.begin_nested()
@@ -83,7 +96,7 @@ class _AlchemyAsyncSession:
     async def rows(self, statement: Statement, **parameters: Any) -> Rows:
         # Through the class: subclasses (SQLModel's) deprecate execute() in favour of their own verb.
         result = await AsyncSession.execute(self.connection, statement.clause, parameters, execution_options=_WHOLE)
-        return [dict(row) for row in result.mappings()]
+        return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
     def savepoint(self) -> AbstractAsyncContextManager[Any]:
         return self.connection.begin_nested()
@@ -95,7 +108,7 @@ class _AlchemySyncSession:
 
     def rows(self, statement: Statement, **parameters: Any) -> Rows:
         result = Session.execute(self.connection, statement.clause, parameters, execution_options=_WHOLE)
-        return [dict(row) for row in result.mappings()]
+        return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
     def savepoint(self) -> AbstractContextManager[Any]:
         return self.connection.begin_nested()
@@ -109,10 +122,17 @@ class _PsycopgAsync:
         # A cursor of our own: the caller's may be of another class, or give rows of another shape.
         async with psycopg.AsyncCursor(self.connection, row_factory=dict_row) as cursor:
             await cursor.execute(statement.pyformat, parameters)
-            return await cursor.fetchall() if cursor.description else []
+            # In a pipeline the cursor does not know yet whether rows will come.
+            return await cursor.fetchall() if statement.returns_rows else []
 
-    def savepoint(self) -> AbstractAsyncContextManager[Any]:
-        return self.connection.transaction()
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        idle = self.connection.info.transaction_status is TransactionStatus.IDLE
+        if idle and not self.connection.autocommit:
+            # Where nothing has begun, transaction() would begin and commit; the caller's transaction stays open.
+            await self.rows(_BEGIN_WORK)
+        async with self.connection.transaction():
+            yield
 
 
 class _PsycopgSync:
@@ -122,10 +142,17 @@ class _PsycopgSync:
     def rows(self, statement: Statement, **parameters: Any) -> Rows:
         with psycopg.Cursor(self.connection, row_factory=dict_row) as cursor:
             cursor.execute(statement.pyformat, parameters)
-            return cursor.fetchall() if cursor.description else []
+            # In a pipeline the cursor does not know yet whether rows will come.
+            return cursor.fetchall() if statement.returns_rows else []
 
-    def savepoint(self) -> AbstractContextManager[Any]:
-        return self.connection.transaction()
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        idle = self.connection.info.transaction_status is TransactionStatus.IDLE
+        if idle and not self.connection.autocommit:
+            # Where nothing has begun, transaction() would begin and commit; the caller's transaction stays open.
+            self.rows(_BEGIN_WORK)
+        with self.connection.transaction():
+            yield
 
 
 def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> AsyncCaller:
@@ -146,6 +173,8 @@ def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readi
         return _AlchemyAsync(session)
     if isinstance(session, psycopg.AsyncConnection):
         return _PsycopgAsync(session)
+    if is_asyncpg(session):
+        return AsyncpgCaller(session)
     raise error(_refusal(session, wanted="async"))
 
 
@@ -163,16 +192,28 @@ def sync_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readin
         return _AlchemySync(session)
     if isinstance(session, psycopg.Connection):
         return _PsycopgSync(session)
+    if is_psycopg2(session):
+        return Psycopg2Caller(session)
+    if is_django(session):
+        if session.vendor != "postgresql":
+            raise error(_OTHER_DATABASE.format(kind=session.vendor))
+        return DjangoCaller(session)
     raise error(_refusal(session, wanted="sync"))
 
 
 def is_async_session(session: Any) -> bool:
     """Tell the colour of a session that enqueue takes."""
-    return isinstance(session, AsyncConnection | AsyncSession | async_scoped_session | psycopg.AsyncConnection)
+    return isinstance(
+        session, AsyncConnection | AsyncSession | async_scoped_session | psycopg.AsyncConnection
+    ) or is_asyncpg(session)
 
 
 def is_sync_session(session: Any) -> bool:
-    return isinstance(session, Connection | Session | scoped_session | psycopg.Connection)
+    return (
+        isinstance(session, Connection | Session | scoped_session | psycopg.Connection)
+        or is_psycopg2(session)
+        or is_django(session)
+    )
 
 
 @asynccontextmanager
@@ -206,9 +247,13 @@ _NO_TRANSACTION = (
     "or begin() on the connection first"
 )
 
+_OTHER_DATABASE = (
+    "the session belongs to a {kind} database: akadze keeps its jobs in PostgreSQL, pass a session of that"
+)
+
 _TAKEN = {
-    "async": "an SQLAlchemy AsyncConnection or AsyncSession, or a psycopg.AsyncConnection",
-    "sync": "an SQLAlchemy Connection or Session, or a psycopg.Connection",
+    "async": "an SQLAlchemy AsyncConnection or AsyncSession, or a connection of psycopg (async) or asyncpg",
+    "sync": "an SQLAlchemy Connection or Session, Django's connection, or a connection of psycopg or psycopg2",
 }
 
 
@@ -216,8 +261,8 @@ def _refusal(given: Any, *, wanted: str) -> str:
     kind = f"{type(given).__module__}.{type(given).__qualname__}"
     if isinstance(given, AsyncEngine | Engine):
         advice = "open a connection with engine.begin() and pass that, so that the job is part of your transaction"
-    elif _is_pool(given, "AsyncConnectionPool") or _is_pool(given, "ConnectionPool"):
-        advice = "take a connection with pool.connection() and pass that, so that the job is part of your transaction"
+    elif _is_any_pool(given):
+        advice = "take a connection from the pool and pass that, so that the job is part of your transaction"
     elif wanted == "sync" and is_async_session(given):
         advice = "it is an async one: await the call of the same name in akadze, or pass " + _TAKEN[wanted]
     elif wanted == "async" and is_sync_session(given):
@@ -230,11 +275,7 @@ def _refusal(given: Any, *, wanted: str) -> str:
 def refuse_session(session: Any) -> EnqueueError:
     """Return the error for an object that is a session of neither colour."""
     kind = f"{type(session).__module__}.{type(session).__qualname__}"
-    if (
-        isinstance(session, AsyncEngine | Engine)
-        or _is_pool(session, "AsyncConnectionPool")
-        or _is_pool(session, "ConnectionPool")
-    ):
+    if isinstance(session, AsyncEngine | Engine) or _is_any_pool(session):
         return EnqueueError(_refusal(session, wanted="sync"))
     return EnqueueError(f"{kind} cannot be used as a session here: pass {_TAKEN['async']}, or {_TAKEN['sync']}")
 
@@ -244,15 +285,17 @@ def _is_pool(given: Any, name: str) -> bool:
     return any(base.__name__ == name and base.__module__.startswith("psycopg_pool") for base in type(given).__mro__)
 
 
+def _is_any_pool(given: Any) -> bool:
+    return _is_pool(given, "AsyncConnectionPool") or _is_pool(given, "ConnectionPool") or is_driver_pool(given)
+
+
 def _check_dialect(given: AsyncConnection | Connection | Session, error: type[AkadzeError]) -> None:
     try:
         dialect = given.get_bind().dialect if isinstance(given, Session) else given.dialect
     except Exception:
         return
     if dialect.name != "postgresql":
-        raise error(
-            f"the session belongs to a {dialect.name} database: akadze keeps its jobs in PostgreSQL, pass one of that"
-        )
+        raise error(_OTHER_DATABASE.format(kind=dialect.name))
 
 
 def driver_connection(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:

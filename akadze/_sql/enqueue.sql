@@ -1,4 +1,5 @@
 -- How jobs come in, on the caller's connection, in the caller's transaction.
+-- JSON is cast twice: a caller's connection may have an encoder of its own for jsonb, and this is text already.
 
 -- name: insert_job
 -- One job. Always one row back: id is null when unique_key is taken; that is no error, so the caller's transaction stays usable.
@@ -16,7 +17,7 @@ with ended as (
   returning h.id
 ), added as (
   insert into akadze.jobs (task, queue, priority, args, meta, max_attempts, run_at, expires_at, unique_key, limit_key)
-  select cast(:task as text), cast(:queue as text), cast(:priority as smallint), cast(:args as jsonb), cast(:meta as jsonb),
+  select cast(:task as text), cast(:queue as text), cast(:priority as smallint), cast(cast(:args as text) as jsonb), cast(cast(:meta as text) as jsonb),
     cast(:max_attempts as integer),
     coalesce(cast(:run_at as timestamptz), now() + make_interval(secs => cast(:delay as double precision)), now()),
     cast(:expires_at as timestamptz), cast(:unique_key as text), cast(:limit_key as text)
@@ -36,11 +37,11 @@ left join added a on true
 -- insert reads the elements in order. One statement, so all or nothing even in autocommit. One notification for all.
 with added as (
   insert into akadze.jobs (task, queue, priority, args, meta, max_attempts, run_at, expires_at, limit_key)
-  select cast(:task as text), cast(:queue as text), cast(:priority as smallint), i.args, cast(:meta as jsonb),
+  select cast(:task as text), cast(:queue as text), cast(:priority as smallint), i.args, cast(cast(:meta as text) as jsonb),
     cast(:max_attempts as integer),
     coalesce(cast(:run_at as timestamptz), now() + make_interval(secs => cast(:delay as double precision)), now()),
     cast(:expires_at as timestamptz), cast(:limit_key as text)
-  from jsonb_array_elements(cast(:items as jsonb)) with ordinality as i(args, place)
+  from jsonb_array_elements(cast(cast(:items as text) as jsonb)) with ordinality as i(args, place)
   order by i.place
   returning id, run_at
 )

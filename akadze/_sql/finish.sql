@@ -9,7 +9,7 @@
 -- Rows are locked in id order, as everywhere. A cancel request wins over everything but success.
 with outcome as materialized (
   select o.id, o.run, o.state, o.attempt, o.snoozes, o.delay, o.error, o.result
-  from jsonb_to_recordset(cast(:outcomes as jsonb)) as o(
+  from jsonb_to_recordset(cast(cast(:outcomes as text) as jsonb)) as o(
     id bigint, run integer, state text, attempt integer, snoozes integer, delay double precision, error jsonb, result jsonb)
 ), mine as materialized (
   select j.id, o.run, o.attempt, o.snoozes, o.delay, o.error, o.result,

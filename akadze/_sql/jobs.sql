@@ -52,9 +52,9 @@ select j.id, j.task, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.
 from akadze.jobs j
 where (cast(:queue as text) is null or j.queue = cast(:queue as text))
   and (cast(:state as text) is null or j.state = cast(:state as text))
-  and (cast(:meta as jsonb) = '{}' or (
-    j.meta <> '{}' and j.meta @> cast(:meta as jsonb) and not exists (
-      select from jsonb_each(cast(:meta as jsonb)) as given(key, value)
+  and (cast(cast(:meta as text) as jsonb) = '{}' or (
+    j.meta <> '{}' and j.meta @> cast(cast(:meta as text) as jsonb) and not exists (
+      select from jsonb_each(cast(cast(:meta as text) as jsonb)) as given(key, value)
       where j.meta -> given.key is distinct from given.value)))
 order by j.priority desc, j.run_at, j.id
 limit cast(:limit as integer)

@@ -2,7 +2,8 @@
 
 -- name: read_clock
 -- The instant that decides what is due: the database's, so that workers whose own clocks differ agree. Reads only.
-select clock_timestamp() as now
+-- As a number, which no setting of the session changes.
+select cast(extract(epoch from clock_timestamp()) * 1000000 as bigint) as microseconds
 
 -- name: lock_task
 -- Only one transaction at a time fires a task. A statement of its own, so that fire_slot has a snapshot from after the lock and

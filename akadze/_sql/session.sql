@@ -14,6 +14,10 @@ select set_config('jit', 'off', cast(:local as boolean)),
 -- A role or database may default to another isolation; skip locked needs read committed.
 select set_config('default_transaction_isolation', 'read committed', false)
 
+-- name: begin_work
+-- Anything that makes psycopg begin the caller's transaction, in the way that its connection is set to. Reads only.
+select 1 as begun
+
 -- name: backend_pid
 -- The process that answers. Behind a pooler it is not the one that the connection was told of.
 select pg_backend_pid() as pid
@@ -25,3 +29,28 @@ listen akadze
 -- name: notify
 -- The worker tests its own listening with this.
 select pg_notify('akadze', cast(:payload as text))
+
+-- name: begin
+-- These six are for a driver without a savepoint of its own. A savepoint stands only around a user's hook, so that its error
+-- leaves the caller's transaction usable.
+begin
+
+-- name: commit
+-- Ends what begin has begun, where the caller's connection is in autocommit.
+commit
+
+-- name: rollback
+-- Ends what begin has begun, after an error.
+rollback
+
+-- name: open_savepoint
+-- In the caller's transaction.
+savepoint akadze_hook
+
+-- name: release_savepoint
+-- Keeps what was done since open_savepoint.
+release savepoint akadze_hook
+
+-- name: return_to_savepoint
+-- Undoes what was done since open_savepoint.
+rollback to savepoint akadze_hook

@@ -1,0 +1,146 @@
+"""Callers' connections of packages that need not be installed: asyncpg, psycopg2 and Django.
+
+They are recognised and used without importing them. See ``_connections`` for the rules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol
+
+from akadze._statement import Statement, statement
+
+Rows = list[dict[str, Any]]
+
+_BEGIN = statement("session", "begin")
+_COMMIT = statement("session", "commit")
+_ROLLBACK = statement("session", "rollback")
+_OPEN_SAVEPOINT = statement("session", "open_savepoint")
+_RELEASE_SAVEPOINT = statement("session", "release_savepoint")
+_RETURN_TO_SAVEPOINT = statement("session", "return_to_savepoint")
+
+
+class AsyncDriverConnection(Protocol):
+    """The shape of asyncpg's connection, for type checkers."""
+
+    async def fetch(self, query: str, /, *args: Any) -> Any: ...
+
+    def transaction(self) -> Any: ...
+
+
+class DriverConnection(Protocol):
+    """The shape of psycopg2's and Django's connections, for type checkers."""
+
+    def cursor(self) -> Any: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+
+class AsyncpgCaller:
+    """asyncpg's connection, its pool's too."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        records = await self.connection.fetch(statement.numbered, *(parameters[name] for name in statement.names))
+        return [dict(record.items()) for record in records]
+
+    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[None]:
+        async with self.connection.transaction():
+            yield
+
+
+class Psycopg2Caller:
+    """psycopg2's connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        # A plain cursor: the caller's factory may give rows of another shape.
+        plain = sys.modules["psycopg2.extensions"].cursor
+        with self.connection.cursor(cursor_factory=plain) as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return _as_dicts(cursor)
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        # In autocommit outside a block there is no transaction to keep usable: a block undoes what a hook refuses.
+        alone = self.connection.autocommit and self.connection.info.transaction_status == 0
+        return self._block(_BEGIN, _COMMIT, _ROLLBACK) if alone else self._savepoint()
+
+    @contextmanager
+    def _block(self, begin: Statement, keep: Statement, undo: Statement) -> Iterator[None]:
+        self.rows(begin)
+        try:
+            yield
+        except BaseException:
+            self.rows(undo)
+            raise
+        self.rows(keep)
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        self.rows(_OPEN_SAVEPOINT)
+        try:
+            yield
+        except BaseException:
+            self.rows(_RETURN_TO_SAVEPOINT)
+            self.rows(_RELEASE_SAVEPOINT)
+            raise
+        self.rows(_RELEASE_SAVEPOINT)
+
+
+class DjangoCaller:
+    """Django's connection (``connection``, ``connections[alias]``), on psycopg or psycopg2."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def rows(self, statement: Statement, **parameters: Any) -> Rows:
+        # Django's own cursor: its execute wrappers, query log and check for a broken transaction go on working.
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return _as_dicts(cursor)
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        from django.db import transaction  # type: ignore[import-not-found, unused-ignore]  # it is Django's connection
+
+        block: AbstractContextManager[Any] = transaction.atomic(using=self.connection.alias)
+        return block
+
+
+def is_asyncpg(given: Any) -> bool:
+    return _is_of(given, "asyncpg", "Connection") or _is_of(given, "asyncpg", "PoolConnectionProxy")
+
+
+def is_psycopg2(given: Any) -> bool:
+    return _is_of(given, "psycopg2", "connection")
+
+
+def is_django(given: Any) -> bool:
+    # django.db.connection is a proxy without a base class of its own; what it stands for answers.
+    return hasattr(given, "ensure_connection") and isinstance(getattr(given, "vendor", None), str)
+
+
+def is_driver_pool(given: Any) -> bool:
+    return _is_of(given, "asyncpg", "Pool") or _is_of(given, "psycopg2", "AbstractConnectionPool")
+
+
+def _is_of(given: Any, package: str, name: str) -> bool:
+    return any(base.__name__ == name and base.__module__.split(".")[0] == package for base in type(given).__mro__)
+
+
+def _as_dicts(cursor: Any) -> Rows:
+    if cursor.description is None:
+        return []
+    columns = [column[0] for column in cursor.description]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
