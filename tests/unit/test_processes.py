@@ -1,0 +1,99 @@
+"""Worker processes of tests: their output can be waited for, and nothing of them outlives the test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+from tests.processes import Starter
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
+    """A starter whose command is Python itself."""
+    monkeypatch.setattr(processes, "COMMAND", Path(sys.executable))
+    starter = Starter(tmp_path, "postgresql://localhost/somewhere_test")
+    yield starter
+    starter.end()
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_has_the_database_in_its_environment_and_its_output_is_kept(starter: Starter) -> None:
+    code = "import os, sys; print(os.environ['AKADZE_DATABASE_URL']); print('to stderr', file=sys.stderr); sys.exit(3)"
+    process = starter.command("-c", code)
+    assert process.wait() == 3
+    assert process.stdout == "postgresql://localhost/somewhere_test\n"
+    assert process.stderr == "to stderr\n"
+
+
+def test_waiting_for_output_ends_when_it_comes(starter: Starter) -> None:
+    process = starter.command("-c", "import time; print('ready', flush=True); time.sleep(60)")
+    process.wait_for_output("ready")
+    assert process.returncode is None
+    process.terminate()
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_waiting_for_output_fails_at_once_when_the_process_ended_without_it(starter: Starter) -> None:
+    process = starter.command("-c", "raise SystemExit('a reason')")
+    with pytest.raises(AssertionError, match="a reason"):
+        process.wait_for_output("ready")
+
+
+def test_waiting_for_a_process_that_goes_on_fails_with_its_log(starter: Starter) -> None:
+    process = starter.command(
+        "-c", "import sys, time; print('still busy', file=sys.stderr, flush=True); time.sleep(60)"
+    )
+    process.wait_for_output("still busy")
+    with pytest.raises(pytest.fail.Exception, match="still busy"):
+        process.wait(timeout=0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
+def test_at_the_end_the_process_and_its_children_are_killed(
+    starter: Starter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    start = f"print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
+    process = starter.command("-c", f"import subprocess, sys, time; {start}; time.sleep(60)")
+    process.wait_for_output("\n")
+    pid = int(process.stdout)
+    assert is_there(pid)
+    starter.end()
+    wait_until(lambda: not is_there(pid))
+    assert process.returncode == -signal.SIGKILL
+    assert f"stdout of {process.pid}" in capsys.readouterr().out
+
+
+def test_a_killed_worker_leaves_its_supervised_children_to_the_end_of_the_test(starter: Starter) -> None:
+    process = starter.command("-c", "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(60)")
+    wait_until(lambda: len(process.stdout.split()) == 2)
+    (child,) = {int(pid) for pid in process.stdout.split()} - {process.pid}
+    process.kill()
+    process.wait()
+    os.kill(child, 0)
+    starter.end()
+
+
+def test_the_module_of_a_worker_is_written_where_it_runs(starter: Starter, tmp_path: Path) -> None:
+    process = starter(
+        """
+        import akadze
+        app = 1
+        """
+    )
+    process.wait()  # Python knows no file named "worker"
+    assert (tmp_path / "worker1.py").read_text().strip() == "import akadze\napp = 1"
