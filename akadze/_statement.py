@@ -9,13 +9,15 @@ from importlib.resources import files
 from sqlalchemy import TextClause, text
 
 _BLOCK = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_QUERY = re.compile(r"^(select|with)\b|\breturning\b")
 _BIND = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
 class Statement:
     """One SQL statement with ``:name`` binds.
 
-    ``names`` are its binds in the order in which they first appear.
+    ``names`` are its binds in the order in which they first appear. ``returns_rows`` tells whether it has an answer,
+    if only an empty one: a query, or a change with ``returning``.
     """
 
     def __init__(self, name: str, sql: str) -> None:
@@ -24,6 +26,7 @@ class Statement:
         lines = (line.rstrip() for line in sql.splitlines())
         self.sql = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
         self.names = tuple(dict.fromkeys(_BIND.findall(self.sql)))
+        self.returns_rows = _QUERY.search(self.sql) is not None
 
     def __repr__(self) -> str:
         return f"Statement({self.name})"
