@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,8 @@ _READ_CLOCK = statement("schedules", "read_clock")
 _LOCK_TASK = statement("schedules", "lock_task")
 _FIRE_SLOT = statement("schedules", "fire_slot")
 _READ_JOBS = statement("jobs", "read_jobs")
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Seconds until a fire that was held back, or that failed, is tried again.
 _AGAIN: Final = 0.5
@@ -70,7 +72,8 @@ class Schedules:
             return ScheduleReport(fired=0, held=0, failed=0, next_in=_LONGEST)
         if now is None:
             async with connection.begin():
-                now = (await async_caller(connection).rows(_READ_CLOCK))[0]["now"]
+                [clock] = await async_caller(connection).rows(_READ_CLOCK)
+            now = _EPOCH + timedelta(microseconds=clock["microseconds"])
         read_at = time.monotonic()
         slots = due(schedules, now, self._app.grace)
         # What is not due any more need not be remembered.
@@ -97,18 +100,17 @@ class Schedules:
         hook_error: Exception | None = None
         async with connection.begin() as transaction:
             caller = async_caller(connection)
-            if not (await caller.rows(_LOCK_TASK, task=schedule.task))[0]["locked"]:
+            [lock] = await caller.rows(_LOCK_TASK, task=schedule.task)
+            if not lock["locked"]:
                 return _Outcome.HELD
-            row = (
-                await caller.rows(
-                    _FIRE_SLOT,
-                    task=schedule.task,
-                    slot=slot,
-                    queue=schedule.queue,
-                    overlap=schedule.overlap,
-                    max_attempts=self._app.tasks[schedule.task].max_attempts,
-                )
-            )[0]
+            [row] = await caller.rows(
+                _FIRE_SLOT,
+                task=schedule.task,
+                slot=slot,
+                queue=schedule.queue,
+                overlap=schedule.overlap,
+                max_attempts=self._app.tasks[schedule.task].max_attempts,
+            )
             if row["id"] is not None:
                 # Hooks may raise anything; it is logged below.
                 try:
@@ -135,6 +137,7 @@ class Schedules:
     async def _announce(self, caller: Any, job_id: int) -> None:
         hooks = self._app.hooks.on_enqueue
         if hooks:
-            job = _rows.job((await caller.rows(_READ_JOBS, ids=[job_id]))[0])
+            [row] = await caller.rows(_READ_JOBS, ids=[job_id])
+            job = _rows.job(row)
             for hook in hooks:
                 await async_call_hook(hook, caller.connection, job)
