@@ -61,6 +61,10 @@ class Arguments:
             if schema["type"] == "definitions":
                 definitions.update({cast(Any, d)["ref"]: d for d in schema["definitions"]})
                 schema = schema["schema"]
+            if schema["type"] == "default":
+                raise AkadzeError(
+                    f"task {task_name!r}: the default of {name!r} stands in its annotation; write it after the = sign"
+                )
             fields[name] = core_schema.typed_dict_field(schema, required=name not in self._defaults)
         self._plain = not definitions and all(_is_plain(field["schema"]) for field in fields.values())
         whole: core_schema.CoreSchema = core_schema.typed_dict_schema(fields, extra_behavior="forbid")

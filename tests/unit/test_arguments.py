@@ -222,6 +222,18 @@ def test_a_model_with_aliases_survives(model: dict[str, Any]) -> None:
     assert round_trip(kind, value) == value
 
 
+def test_a_union_told_apart_by_an_aliased_field_survives() -> None:
+    class Cat(BaseModel):
+        kind: Literal["cat"] = Field(alias="Kind")
+
+    class Dog(BaseModel):
+        kind: Literal["dog"] = Field(alias="Kind")
+
+    pet = Annotated[Cat | Dog, Field(discriminator="kind")]
+    assert round_trip(pet, {"Kind": "dog"}) == Dog(Kind="dog")
+    assert round_trip(list[pet], [Cat(Kind="cat")]) == [Cat(Kind="cat")]
+
+
 def test_computed_fields_do_not_get_in_the_way() -> None:
     class Square(BaseModel):
         model_config = ConfigDict(extra="forbid")

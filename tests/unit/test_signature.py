@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import (
@@ -176,6 +176,12 @@ def once_only(items: Iterable[int]) -> None: ...
 def field_default(n: int = Field(gt=1)) -> None: ...
 
 
+def annotated_default(n: Annotated[int, Field(default=1)]) -> None: ...
+
+
+def annotated_factory(n: Annotated[list[int], Field(default_factory=list)] = []) -> None: ...  # noqa: B006
+
+
 @pytest.mark.parametrize(
     ("fn", "says"),
     [
@@ -190,6 +196,8 @@ def field_default(n: int = Field(gt=1)) -> None: ...
         (no_schema, "'a' cannot be used"),
         (once_only, "'items' is an iterable"),
         (field_default, "'n' is a pydantic Field"),
+        (annotated_default, "'n' stands in its annotation"),
+        (annotated_factory, "'n' stands in its annotation"),
         (Address, "a class"),
         (5, "type int"),
         (None, "type NoneType"),
