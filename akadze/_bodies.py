@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 from akadze import _verdict
 from akadze._arguments import result_to_json
 from akadze._failure import name_of
+from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
 from akadze.context import RUN
@@ -211,8 +213,26 @@ def _judged(run: Run, error: BaseException) -> _verdict.Move:
     if move.warning is not None:
         logger.warning("job %s: %s", run.id, move.warning)
     if move.attempt is not None:
-        logger.info("job %s of task %s: run ended with %s, now %s", run.id, run.task.name, name_of(error), move.state)
+        level = logging.ERROR if move.state == FAILED else logging.WARNING
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "job %s of task %s: attempt %s of %s ended with %s, now %s\n%s",
+                run.id,
+                run.task.name,
+                move.attempt,
+                run.max_attempts,
+                name_of(error),
+                move.state,
+                _frames(error),
+            )
     return move
+
+
+def _frames(error: BaseException) -> str:
+    """Return where the error was raised, without its message: that may hold arguments."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-10) if frame.filename != __file__]
+    return "".join(traceback.format_list(frames)).rstrip()
 
 
 def _timed_out(timeout: timedelta) -> TimeoutError:

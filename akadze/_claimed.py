@@ -20,7 +20,7 @@ from akadze.task import Task
 #: One row of claim_plain or take_chosen, in the order of its columns.
 ClaimedRow = tuple[Any, ...]
 
-ID, TASK, QUEUE, PRIORITY, RUN_AT = 0, 1, 2, 3, 10
+ID, TASK, QUEUE, PRIORITY, NUMBER, RUN_AT = 0, 1, 2, 3, 6, 10
 
 
 class ClaimedRun:

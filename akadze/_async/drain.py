@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
+from akadze import _rows
 from akadze._async.transitions import cancel_doomed, finish, watch_claims
 from akadze._bodies import drain_body_async, drain_pause_async
-from akadze._claimed import ClaimedRow, ClaimedRun
+from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
 from akadze._statement import statement
 from akadze.app import Akadze
@@ -83,10 +84,11 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = Non
 async def _claim(app: Akadze, caller: AsyncCaller, worker_id: UUID, joined: AsyncCaller | None) -> ClaimedRun | None:
     await caller.rows(_LOCK_LIMITS)
     rows = await caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id))
-    if not rows or await watch_claims(caller, app.hooks.on_transition, worker_id, [rows[0]["id"]]):
+    if not rows or await watch_claims(
+        caller, app.hooks.on_transition, worker_id, [(rows[0]["id"], rows[0]["run_count"])]
+    ):
         return None
-    row: ClaimedRow = tuple(rows[0].values())
-    return ClaimedRun(app, worker_id, row, joined)
+    return ClaimedRun(app, worker_id, _rows.claimed(rows[0]), joined)
 
 
 async def _ready(app: Akadze, caller: AsyncCaller) -> str | None:

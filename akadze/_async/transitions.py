@@ -7,7 +7,7 @@ that a hook that raises rolls back its own job's move and no other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -45,12 +45,16 @@ async def tell(caller: AsyncCaller, hooks: Hooks, ids: Sequence[int], from_state
 
 
 async def finish(
-    caller: AsyncCaller, hooks: Hooks, worker_id: UUID, outcomes: Sequence[tuple[int, int, str]]
+    caller: AsyncCaller,
+    hooks: Hooks,
+    worker_id: UUID,
+    outcomes: Sequence[tuple[int, int, str]],
+    known: Collection[tuple[int, int]] = (),
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Write outcomes (id, run, JSON) of this worker's runs in the caller's transaction.
 
-    Returns the runs that were written, and those whose hook raised: they stay running. A run in neither list was not
-    this worker's any more, or its row was locked.
+    Returns the runs that were written, and those whose hook raised: they stay running; a hook is known to have raised
+    for the runs in ``known``. A run in neither list was not this worker's any more, or its row was locked.
     """
     if not hooks:
         text = f"[{','.join(outcome for _, _, outcome in outcomes)}]"
@@ -59,6 +63,9 @@ async def finish(
     written: list[tuple[int, int]] = []
     refused: list[tuple[int, int]] = []
     for job_id, run, outcome in outcomes:
+        if (job_id, run) in known:
+            refused.append((job_id, run))
+            continue
         try:
             async with caller.savepoint():
                 rows = await caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
@@ -72,10 +79,19 @@ async def finish(
     return written, refused
 
 
-async def watch_claims(caller: AsyncCaller, hooks: Hooks, worker_id: UUID, ids: Sequence[int]) -> set[int]:
-    """Call the hooks for jobs that this transaction has claimed; return those that a hook refused, put back."""
+async def watch_claims(
+    caller: AsyncCaller,
+    hooks: Hooks,
+    worker_id: UUID,
+    runs: Sequence[tuple[int, int]],
+    known: Collection[tuple[int, int]] = (),
+) -> set[int]:
+    """Call the hooks for runs that this transaction has claimed; return the jobs that a hook refused, put back."""
     refused: set[int] = set()
-    for job_id in ids:
+    for job_id, run in runs:
+        if (job_id, run) in known:
+            refused.add(job_id)
+            continue
         try:
             async with caller.savepoint():
                 await tell(caller, hooks, [job_id], QUEUED, RUNNING)

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
+from akadze import _rows
 from akadze._bodies import drain_body_sync, drain_pause_sync
-from akadze._claimed import ClaimedRow, ClaimedRun
+from akadze._claimed import ClaimedRun
 from akadze._connections import SyncCaller, sync_caller
 from akadze._statement import statement
 from akadze._sync.transitions import cancel_doomed, finish, watch_claims
@@ -81,10 +82,9 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = None) -> 
 def _claim(app: Akadze, caller: SyncCaller, worker_id: UUID, joined: SyncCaller | None) -> ClaimedRun | None:
     caller.rows(_LOCK_LIMITS)
     rows = caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id))
-    if not rows or watch_claims(caller, app.hooks.on_transition, worker_id, [rows[0]["id"]]):
+    if not rows or watch_claims(caller, app.hooks.on_transition, worker_id, [(rows[0]["id"], rows[0]["run_count"])]):
         return None
-    row: ClaimedRow = tuple(rows[0].values())
-    return ClaimedRun(app, worker_id, row, joined)
+    return ClaimedRun(app, worker_id, _rows.claimed(rows[0]), joined)
 
 
 def _ready(app: Akadze, caller: SyncCaller) -> str | None:

@@ -8,7 +8,7 @@ that a hook that raises rolls back its own job's move and no other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -46,12 +46,16 @@ def tell(caller: SyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, 
 
 
 def finish(
-    caller: SyncCaller, hooks: Hooks, worker_id: UUID, outcomes: Sequence[tuple[int, int, str]]
+    caller: SyncCaller,
+    hooks: Hooks,
+    worker_id: UUID,
+    outcomes: Sequence[tuple[int, int, str]],
+    known: Collection[tuple[int, int]] = (),
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Write outcomes (id, run, JSON) of this worker's runs in the caller's transaction.
 
-    Returns the runs that were written, and those whose hook raised: they stay running. A run in neither list was not
-    this worker's any more, or its row was locked.
+    Returns the runs that were written, and those whose hook raised: they stay running; a hook is known to have raised
+    for the runs in ``known``. A run in neither list was not this worker's any more, or its row was locked.
     """
     if not hooks:
         text = f"[{','.join(outcome for _, _, outcome in outcomes)}]"
@@ -60,6 +64,9 @@ def finish(
     written: list[tuple[int, int]] = []
     refused: list[tuple[int, int]] = []
     for job_id, run, outcome in outcomes:
+        if (job_id, run) in known:
+            refused.append((job_id, run))
+            continue
         try:
             with caller.savepoint():
                 rows = caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
@@ -73,10 +80,19 @@ def finish(
     return written, refused
 
 
-def watch_claims(caller: SyncCaller, hooks: Hooks, worker_id: UUID, ids: Sequence[int]) -> set[int]:
-    """Call the hooks for jobs that this transaction has claimed; return those that a hook refused, put back."""
+def watch_claims(
+    caller: SyncCaller,
+    hooks: Hooks,
+    worker_id: UUID,
+    runs: Sequence[tuple[int, int]],
+    known: Collection[tuple[int, int]] = (),
+) -> set[int]:
+    """Call the hooks for runs that this transaction has claimed; return the jobs that a hook refused, put back."""
     refused: set[int] = set()
-    for job_id in ids:
+    for job_id, run in runs:
+        if (job_id, run) in known:
+            refused.add(job_id)
+            continue
         try:
             with caller.savepoint():
                 tell(caller, hooks, [job_id], QUEUED, RUNNING)

@@ -6,11 +6,12 @@ import os
 from typing import Any
 
 import psycopg
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection, NullPool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from akadze._connections import driver_connection
 from akadze._statement import statement
-from akadze._urls import libpq_url
+from akadze._urls import libpq_url, sqlalchemy_url
 
 _BACKEND_PID = statement("session", "backend_pid")
 _ISOLATE_SESSION = statement("session", "isolate_session")
@@ -27,8 +28,38 @@ async def open_held(engine: AsyncEngine) -> AsyncConnection:
         await connection.run_sync(lambda below: below.detach())
         return connection
     except BaseException:
-        await connection.close()
+        await close_held(connection)
         raise
+
+
+def psycopg_engine(engine: AsyncEngine) -> AsyncEngine:
+    """Return the engine itself, or for another driver's one of the same database with psycopg."""
+    if _is_psycopg(engine):
+        return engine
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    return create_async_engine(sqlalchemy_url(url), poolclass=NullPool, connect_args={"prepare_threshold": None})
+
+
+def _is_psycopg(engine: AsyncEngine) -> bool:
+    return engine.dialect.driver in ("psycopg", "psycopg_async")
+
+
+async def close_held(connection: AsyncConnection) -> None:
+    """Close a connection of open_held for good.
+
+    SQLAlchemy closes a detached connection only with drivers that can end one without waiting; psycopg cannot.
+    """
+    try:
+        if not connection.closed and not connection.invalidated:
+            await connection.run_sync(_close_driver)
+    finally:
+        await connection.invalidate()
+        await connection.close()
+
+
+def _close_driver(connection: Connection) -> None:
+    below: Any = connection.connection.dbapi_connection
+    connection.dialect.do_terminate(below)
 
 
 class HeldRaw:
@@ -40,23 +71,35 @@ class HeldRaw:
 
     def __init__(self, raw: Raw, owner: AsyncConnection | None) -> None:
         self.raw = raw
-        self._owner = owner
+        #: SQLAlchemy's connection around it, where it was opened through the engine.
+        self.owner = owner
         self.direct = False
 
     @classmethod
     async def open(cls, engine: AsyncEngine, *, url: str | None = None) -> HeldRaw:
         """Open one through the engine, or with psycopg itself for another driver's engine or a URL of its own."""
-        if url is None and engine.dialect.driver in ("psycopg", "psycopg_async"):
+        if url is None and _is_psycopg(engine):
             owner = await open_held(engine)
             raw = driver_connection(owner)
             if raw is not None:
                 held = cls(raw, owner)
                 await held._prepare()
                 return held
-            await owner.close()
+            await close_held(owner)
         dsn = libpq_url(url if url is not None else engine.url.render_as_string(hide_password=False))
         held = cls(await psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None), None)
         await held._prepare()
+        return held
+
+    @classmethod
+    async def open_shared(cls, engine: AsyncEngine) -> HeldRaw:
+        """Open one whose transactions are begun and ended on ``owner``, which hooks get as their connection."""
+        held = await cls.open(psycopg_engine(engine))
+        try:
+            await held.raw.set_autocommit(False)
+        except BaseException:
+            await held.close()
+            raise
         return held
 
     async def _prepare(self) -> None:
@@ -85,13 +128,18 @@ class HeldRaw:
         cursor = await self.execute(statement, **parameters)
         return await cursor.fetchall() if cursor.description else []
 
+    @staticmethod
+    async def as_dicts(cursor: psycopg.AsyncRawCursor[Any]) -> list[dict[str, Any]]:
+        """Return the rows of an executed cursor by the names of their columns."""
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
+
     async def close(self) -> None:
         try:
             await self.raw.close()
         finally:
-            if self._owner is not None:
-                await self._owner.invalidate()
-                await self._owner.close()
+            if self.owner is not None:
+                await close_held(self.owner)
 
 
 def listen_url() -> str | None:

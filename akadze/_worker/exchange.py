@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from akadze import _rows
 from akadze._async.transitions import finish, watch_claims
-from akadze._claimed import PRIORITY, QUEUE, RUN_AT, ClaimedRow
+from akadze._claimed import ID, NUMBER, PRIORITY, QUEUE, RUN_AT, ClaimedRow, ClaimedRun
 from akadze._connections import async_caller
+from akadze._sqlstates import is_connection_lost
 from akadze._statement import statement
-from akadze._worker.connect import HeldRaw, open_held
+from akadze._states import QUEUED, RUNNING
+from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
+from akadze.hooks import async_call_hook
+from akadze.job import Job
 
 _CLAIM_PLAIN = statement("claim", "claim_plain")
 _CHOOSE_LIMITED = statement("choose", "choose_limited")
@@ -24,13 +31,19 @@ _TAKE_CHOSEN = statement("claim", "take_chosen")
 _SURVEY = statement("claim", "survey")
 _FIND_LOST = statement("rescue", "find_lost")
 _FINISH_RUNS = statement("finish", "finish_runs")
+_READ_JOBS = statement("jobs", "read_jobs")
 _OWNED_RUNS = statement("finish", "owned_runs")
 _RUNS_OF_WORKER = statement("finish", "runs_of_worker")
 _SET_SLEEPING = statement("workers", "set_sleeping")
 _TUNE_SESSION = statement("session", "tune_session")
 
+logger = logging.getLogger("akadze.job")
+
 #: An outcome: id, run number, JSON object for finish_runs.
 Outcome = tuple[int, int, str]
+
+_Cursor = psycopg.AsyncRawCursor[Any] | None
+_Sent = tuple[_Cursor, _Cursor, _Cursor]
 
 #: Keys looked at per level in one claim. Up to this many the choice is exact; beyond, claims rotate through them.
 _LANES = 300
@@ -57,6 +70,14 @@ class Survey:
     next_in: float | None
 
 
+class Refusal(Exception):
+    """An on_transition hook raised for this run."""
+
+    def __init__(self, run: tuple[int, int]) -> None:
+        super().__init__(f"a hook refused run {run[1]} of job {run[0]}")
+        self.run = run
+
+
 class Exchange:
     """One worker's conversation with the tables: exchanges, and the few questions around them."""
 
@@ -68,7 +89,7 @@ class Exchange:
         self._tasks = sorted(app.tasks)
         self._fair = fair
         self._held: HeldRaw | None = None
-        self._hooked: AsyncConnection | None = None
+        self._hooked: HeldRaw | None = None
         self._stepping = fair
         # What the answers taught: where each level's line begins, candidates beyond the slots, where the keys go on.
         self._known: dict[tuple[str, int], datetime] = {}
@@ -91,7 +112,6 @@ class Exchange:
                 await held.close()
         finally:
             if hooked is not None:
-                await hooked.invalidate()
                 await hooked.close()
 
     def forget(self) -> None:
@@ -126,65 +146,104 @@ class Exchange:
 
     async def exchange(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         """Write the outcomes, then claim up to ``free`` jobs of each queue."""
-        hooks = self._app.hooks.on_transition
-        if hooks:
-            answer = await self._with_hooks(outcomes, free)
-        else:
-            answer = await self._raw(outcomes, free)
-        return answer
+        if not self._app.hooks.on_transition:
+            return await self._alone(outcomes, free)
+        try:
+            return await self._watched(outcomes, free)
+        except Refusal as refusal:
+            return await self._watched_carefully(outcomes, free, refusal)
 
-    async def _raw(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
+    async def _alone(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         held = await self.open()
         stepping = bool(free) and self._stepping
-        finished = chosen = claimed = None
         # A transaction of its own where several statements share locks, or where a pooler keeps no session settings;
         # else the pipeline itself is one implicit transaction.
         explicit = stepping or not held.direct
         async with held.raw.pipeline():
             if explicit:
                 await held.raw.execute("begin isolation level read committed", prepare=False)
-            if not held.direct:
-                await held.execute(_TUNE_SESSION, local=True)
-            if stepping:
-                chosen = await held.execute(self._choose(), **self._choosing(outcomes, free))
-            if outcomes:
-                text = f"[{','.join([outcome for _, _, outcome in outcomes])}]"
-                finished = await held.execute(_FINISH_RUNS, outcomes=text, worker=self._worker)
-            if stepping:
-                claimed = await held.execute(_TAKE_CHOSEN, **self._taking(free))
-            elif free:
-                claimed = await held.execute(_CLAIM_PLAIN, **self._taking(free), **self._knowing())
+            sent = await self._send(held, outcomes, free, stepping=stepping)
             if explicit:
                 await held.raw.execute("commit", prepare=False)
+        return await self._received(sent, free)
+
+    async def _watched(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
+        """Exchange and call the on_transition hooks in the same transaction; raise Refusal if one of them raises."""
+        if self._hooked is None:
+            self._hooked = await HeldRaw.open_shared(self._app.engine)
+        held = self._hooked
+        hooks = self._app.hooks.on_transition
+        stepping = bool(free) and self._stepping
+        assert held.owner is not None
+        async with held.owner.begin():
+            # SQLAlchemy has begun, and psycopg begins with the first of these: one round trip for all of them.
+            async with held.raw.pipeline():
+                sent = await self._send(held, outcomes, free, stepping=stepping)
+                if outcomes:
+                    jobs = await held.execute(_READ_JOBS, ids=[outcome[0] for outcome in outcomes])
+            answer = await self._received(sent, free)
+            ended = {key[0]: key for key in answer.written}
+            if outcomes:
+                for row in await held.as_dicts(jobs):
+                    if row["id"] in ended:
+                        await _call(hooks, held.owner, _rows.job(row), RUNNING, row["state"], ended[row["id"]])
+            for claimed in answer.rows:
+                run = ClaimedRun(self._app, self._worker_id, claimed)
+                await _call(hooks, held.owner, run.job, QUEUED, RUNNING, (run.id, run.number))
+        return answer
+
+    async def _watched_carefully(
+        self, outcomes: Sequence[Outcome], free: Mapping[str, int], refusal: Refusal
+    ) -> Answer:
+        """Exchange again after a hook has raised, with a savepoint for each job, so that it hurts its own job only."""
+        if self._hooked is None:
+            self._hooked = await HeldRaw.open_shared(self._app.engine)
+        held = self._hooked
+        hooks = self._app.hooks.on_transition
+        stepping = bool(free) and self._stepping
+        assert held.owner is not None
+        async with held.owner.begin():
+            caller = async_caller(held.owner)
+            if not held.direct:
+                await held.execute(_TUNE_SESSION, local=True)
+            chosen = None
+            if stepping:
+                chosen = await (await held.execute(self._choose(), **self._choosing(outcomes, free))).fetchone()
+            written, refused = await finish(caller, hooks, self._worker_id, outcomes, {refusal.run})
+            rows: list[ClaimedRow] = []
+            if free:
+                claim = _TAKE_CHOSEN if stepping else _CLAIM_PLAIN
+                rows = await held.rows(claim, **self._taking(free), **({} if stepping else self._knowing()))
+                put_back = await watch_claims(
+                    caller, hooks, self._worker_id, [(row[ID], row[NUMBER]) for row in rows], {refusal.run}
+                )
+                rows = [row for row in rows if row[ID] not in put_back]
+        return Answer(set(written), refused, rows, self._learn(chosen, rows, free))
+
+    async def _send(
+        self, held: HeldRaw, outcomes: Sequence[Outcome], free: Mapping[str, int], *, stepping: bool
+    ) -> _Sent:
+        """Put the statements of an exchange into the pipeline that is open on ``held``."""
+        chosen = finished = claimed = None
+        if not held.direct:
+            await held.execute(_TUNE_SESSION, local=True)
+        if stepping:
+            chosen = await held.execute(self._choose(), **self._choosing(outcomes, free))
+        if outcomes:
+            text = f"[{','.join([outcome for _, _, outcome in outcomes])}]"
+            finished = await held.execute(_FINISH_RUNS, outcomes=text, worker=self._worker)
+        if stepping:
+            claimed = await held.execute(_TAKE_CHOSEN, **self._taking(free))
+        elif free:
+            claimed = await held.execute(_CLAIM_PLAIN, **self._taking(free), **self._knowing())
+        return chosen, finished, claimed
+
+    async def _received(self, sent: _Sent, free: Mapping[str, int]) -> Answer:
+        chosen, finished, claimed = sent
         written = {(row[0], row[1]) for row in await finished.fetchall()} if finished is not None else set()
         rows = await claimed.fetchall() if claimed is not None else []
         again = self._learn(await chosen.fetchone() if chosen is not None else None, rows, free)
         return Answer(written, [], rows, again)
-
-    async def _with_hooks(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
-        hooks = self._app.hooks.on_transition
-        if self._hooked is None:
-            self._hooked = await open_held(self._app.engine)
-        stepping = bool(free) and self._stepping
-        chosen = None
-        written: list[tuple[int, int]] = []
-        refused: list[tuple[int, int]] = []
-        rows: list[ClaimedRow] = []
-        async with self._hooked.begin():
-            caller = async_caller(self._hooked)
-            await caller.rows(_TUNE_SESSION, local=True)
-            if stepping:
-                chosen = (await caller.rows(self._choose(), **self._choosing(outcomes, free)))[0]
-            if outcomes:
-                written, refused = await finish(caller, hooks, self._worker_id, outcomes)
-            if free:
-                claim = _TAKE_CHOSEN if stepping else _CLAIM_PLAIN
-                more = {} if stepping else self._knowing()
-                rows = [tuple(row.values()) for row in await caller.rows(claim, **self._taking(free), **more)]
-                put_back = await watch_claims(caller, hooks, self._worker_id, [row[0] for row in rows])
-                rows = [row for row in rows if row[0] not in put_back]
-        again = self._learn(tuple(chosen.values()) if chosen is not None else None, rows, free)
-        return Answer(set(written), refused, rows, again)
 
     def _choose(self) -> Any:
         return _CHOOSE_FAIR if self._fair else _CHOOSE_LIMITED
@@ -229,3 +288,16 @@ class Exchange:
             for queue, priority, began in windows or []:
                 self._known[(queue, priority)] = datetime.fromisoformat(began)
         return bounded and len(rows) < wanted
+
+
+async def _call(
+    hooks: Sequence[Any], connection: AsyncConnection, job: Job, from_state: str, to_state: str, run: tuple[int, int]
+) -> None:
+    for hook in hooks:
+        try:
+            await async_call_hook(hook, connection, job, from_state, to_state)
+        except Exception as error:
+            if is_connection_lost(error):
+                raise
+            logger.exception("job %s stays %s: an on_transition hook raised", job.id, from_state)
+            raise Refusal(run) from error

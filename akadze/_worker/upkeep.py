@@ -13,7 +13,7 @@ from akadze._async.transitions import cancel_doomed, rescue
 from akadze._connections import async_caller
 from akadze._sqlstates import is_transient
 from akadze._worker.cleanup import Cleanup
-from akadze._worker.connect import open_held
+from akadze._worker.connect import close_held, open_held
 from akadze._worker.outage import Outage
 from akadze._worker.schedules import Schedules
 from akadze.app import Akadze
@@ -125,8 +125,7 @@ class Upkeep:
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
-                await connection.invalidate()
-                await connection.close()
+                await close_held(connection)
             except Exception as error:
                 if not is_transient(error):
                     raise
