@@ -300,5 +300,7 @@ def _check_dialect(given: AsyncConnection | Connection | Session, error: type[Ak
 
 def driver_connection(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:
     """Return the psycopg connection below a connection of the worker's own, None for another driver."""
-    raw = cast(Any, connection.sync_connection).connection.driver_connection
+    # Not the pool's view of it: that is empty once the connection is detached.
+    below = cast(Any, connection.sync_connection).connection.dbapi_connection
+    raw = connection.dialect.get_driver_connection(below)
     return raw if isinstance(raw, psycopg.AsyncConnection) else None
