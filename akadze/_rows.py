@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,18 @@ from akadze.job import Job
 from akadze.summaries import JobSummary, LimitSummary, WorkerSummary
 
 Row = Mapping[str, Any]
+
+_INSTANTS = ("run_at", "expires_at", "cancel_requested_at", "started_at")
+
+
+def instant(value: Any) -> Any:
+    """Make a datetime in UTC, None for None, of ISO text; a datetime, as a worker's own connection gives it, stays."""
+    return datetime.fromisoformat(value).astimezone(UTC) if isinstance(value, str) else value
+
+
+def claimed(row: Row) -> tuple[Any, ...]:
+    """Make a ClaimedRow of a row of claim_ready."""
+    return tuple(instant(value) if name in _INSTANTS else value for name, value in row.items())
 
 
 def job(row: Row) -> Job:
@@ -35,8 +47,8 @@ def job(row: Row) -> Job:
         worker_id=UUID(worker_id) if isinstance(worker_id, str) else worker_id,
         errors=json.loads(row["errors"]),
         result=json.loads(result) if result is not None else None,
-        cancel_requested_at=row["cancel_requested_at"],
-        expires_at=row["expires_at"],
+        cancel_requested_at=instant(row["cancel_requested_at"]),
+        expires_at=instant(row["expires_at"]),
         expired=row["expired"],
         meta=json.loads(row["meta"]),
     )
@@ -51,9 +63,9 @@ def job_summary(row: Row) -> JobSummary:
         priority=row["priority"],
         attempt=row["attempt"],
         max_attempts=row["max_attempts"],
-        run_at=row["run_at"],
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
+        run_at=instant(row["run_at"]),
+        started_at=instant(row["started_at"]),
+        finished_at=instant(row["finished_at"]),
         meta=MappingProxyType(json.loads(row["meta"])),
     )
 
@@ -74,6 +86,6 @@ def worker_summary(row: Row) -> WorkerSummary:
         hostname=row["hostname"],
         pid=row["pid"],
         queues=tuple(row["queues"]),
-        started_at=row["started_at"],
-        heartbeat_at=row["heartbeat_at"],
+        started_at=instant(row["started_at"]),
+        heartbeat_at=instant(row["heartbeat_at"]),
     )

@@ -25,8 +25,16 @@ PACKAGES = ("akadze", "tests")
 NAMES: Mapping[str, str] = {
     "_async": "_sync",
     # of other projects
+    "AsyncClientCursor": "ClientCursor",
     "AsyncConnection": "Connection",
+    "AsyncConnectionPool": "ConnectionPool",
     "AsyncIterator": "Iterator",
+    "AsyncPipeline": "Pipeline",
+    "AsyncRawCursor": "RawCursor",
+    "AsyncRawServerCursor": "RawServerCursor",
+    "AsyncSession": "Session",
+    "async_scoped_session": "scoped_session",
+    "async_sessionmaker": "sessionmaker",
     "asynccontextmanager": "contextmanager",
     # ours: pairs that are written by hand, side by side
     "AsyncCaller": "SyncCaller",
@@ -39,7 +47,24 @@ NAMES: Mapping[str, str] = {
 }
 # Imports that a twin takes from another module: "module.name", or "module" for whatever is imported from it.
 MODULES: Mapping[str, str] = {
+    # ours: what tests import of the public API
+    "akadze.clear_limit": "akadze.sync",
+    "akadze.list_jobs": "akadze.sync",
+    "akadze.list_limits": "akadze.sync",
+    "akadze.list_paused_queues": "akadze.sync",
+    "akadze.list_workers": "akadze.sync",
+    "akadze.pause_queue": "akadze.sync",
+    "akadze.queue_snapshot": "akadze.sync",
+    "akadze.request_cancel": "akadze.sync",
+    "akadze.requeue": "akadze.sync",
+    "akadze.resume_queue": "akadze.sync",
+    "akadze.set_limit": "akadze.sync",
+    "akadze.metrics": "akadze.sync.metrics",
+    # of other projects
     "sqlalchemy.ext.asyncio.AsyncConnection": "sqlalchemy",
+    "sqlalchemy.ext.asyncio.AsyncSession": "sqlalchemy.orm",
+    "sqlalchemy.ext.asyncio.async_scoped_session": "sqlalchemy.orm",
+    "sqlalchemy.ext.asyncio.async_sessionmaker": "sqlalchemy.orm",
 }
 
 Place = tuple[int, int]  # line and column of a token

@@ -7,6 +7,7 @@ select m.key from akadze.limits m order by m.key for update
 
 -- name: claim_ready
 -- Starts the best job that limits allow. Safe beside workers: skip locked, and the limits rows are locked by lock_limits.
+-- The columns are those of ClaimedRow, instants as ISO text.
 with best as materialized (
   select j.id
   from akadze.jobs j
@@ -34,8 +35,9 @@ with best as materialized (
   select m.key, c.started_at from claimed c join akadze.limits m on m.key = c.limit_key where m.max_starts is not null
 )
 select c.id, c.task, c.queue, c.priority, cast(c.args as text) as args, cast(c.meta as text) as meta, c.run_count, c.attempt,
-  c.max_attempts, c.snoozes, c.run_at, c.expires_at, c.unique_key, c.limit_key, c.cancel_requested_at,
-  cast(c.errors as text) as errors, c.started_at
+  c.max_attempts, c.snoozes, to_json(c.run_at) #>> '{}' as run_at, to_json(c.expires_at) #>> '{}' as expires_at,
+  c.unique_key, c.limit_key, to_json(c.cancel_requested_at) #>> '{}' as cancel_requested_at, cast(c.errors as text) as errors,
+  to_json(c.started_at) #>> '{}' as started_at
 from claimed c
 
 -- name: find_ready

@@ -1,10 +1,11 @@
--- Jobs: read, cancel, requeue.
+-- Jobs: read, cancel, requeue. Instants come as ISO text, which no setting of the caller's session changes.
 
 -- name: read_jobs
 -- Whole jobs for hooks and for a running task. Reads only.
 select j.id, j.task, j.queue, j.priority, j.state, cast(j.args as text) as args, j.run_count, j.attempt, j.max_attempts, j.snoozes,
   j.unique_key, j.limit_key, cast(j.worker_id as text) as worker_id, cast(j.errors as text) as errors,
-  cast(j.result as text) as result, j.cancel_requested_at, j.expires_at, j.expired, cast(j.meta as text) as meta
+  cast(j.result as text) as result, to_json(j.cancel_requested_at) #>> '{}' as cancel_requested_at,
+  to_json(j.expires_at) #>> '{}' as expires_at, j.expired, cast(j.meta as text) as meta
 from akadze.jobs j
 where j.id = any (cast(:ids as bigint[]))
 order by j.id
@@ -47,8 +48,8 @@ where j.id = cast(:id as bigint)
 
 -- name: list_jobs
 -- Summaries. Reads only. The containment test can use the index of meta; the second test makes each given pair exact.
-select j.id, j.task, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.started_at, j.finished_at,
-  cast(j.meta as text) as meta
+select j.id, j.task, j.queue, j.state, j.priority, j.attempt, j.max_attempts, to_json(j.run_at) #>> '{}' as run_at,
+  to_json(j.started_at) #>> '{}' as started_at, to_json(j.finished_at) #>> '{}' as finished_at, cast(j.meta as text) as meta
 from akadze.jobs j
 where (cast(:queue as text) is null or j.queue = cast(:queue as text))
   and (cast(:state as text) is null or j.state = cast(:state as text))

@@ -31,4 +31,4 @@ where exists (
 
 -- name: list_pauses
 -- Reads only.
-select p.queue, p.paused_at from akadze.queue_pauses p order by p.queue
+select p.queue from akadze.queue_pauses p order by p.queue

@@ -28,7 +28,8 @@ returning cast(w.id as text) as id
 delete from akadze.workers w where w.id = cast(:id as uuid)
 
 -- name: list_workers
--- Reads only.
-select cast(w.id as text) as id, w.hostname, w.pid, w.queues, w.started_at, w.heartbeat_at
+-- Reads only. Instants come as ISO text, which no setting of the caller's session changes.
+select cast(w.id as text) as id, w.hostname, w.pid, w.queues, to_json(w.started_at) #>> '{}' as started_at,
+  to_json(w.heartbeat_at) #>> '{}' as heartbeat_at
 from akadze.workers w
 order by w.heartbeat_at desc, w.id
