@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from akadze._signature import is_async
 from akadze.errors import AkadzeError, EnqueueError
 from akadze.job import Job
 
@@ -33,11 +34,6 @@ class Hooks:
         self.before_run: list[Callable[[Job], Awaitable[None] | None]] = []
         self.after_run: list[Callable[[Job], Awaitable[None] | None]] = []
         self.on_transition: list[Callable[[Any, Job, str, str], Awaitable[None] | None]] = []
-
-
-def is_async(hook: Hook) -> bool:
-    """Tell whether calling the hook gives something to await."""
-    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(hook, "__call__", None))  # noqa: B004 - the method itself is looked at, not whether there is one
 
 
 def name_of(hook: Hook) -> str:

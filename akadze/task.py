@@ -15,7 +15,7 @@ from akadze._arguments import Arguments
 from akadze._async.bound import BoundTask
 from akadze._connections import is_async_session, is_sync_session, refuse_session
 from akadze._drivers import AsyncDriverConnection, DriverConnection
-from akadze._options import check_task_options
+from akadze._options import check_name, check_queue, check_task_options
 from akadze._sync.bound import BoundTask as SyncBoundTask
 from akadze.outcomes import BackoffPolicy
 
@@ -55,9 +55,10 @@ class Task(Generic[P]):
     ) -> None:
         check_task_options(name, queue, max_attempts, timeout, priority, backoff)
         self.app = app
-        self.name = name
+        # Plain text: drivers write the member of a str enum by its name.
+        self.name = check_name("a task's name", name)
         self.fn = fn
-        self.queue = queue
+        self.queue = check_queue(queue)
         self.max_attempts = max_attempts
         self.timeout = timeout
         self.priority = priority

@@ -8,7 +8,7 @@ from typing import Any
 from akadze._connections import async_reading
 from akadze._statement import statement
 from akadze.app import Akadze
-from akadze.errors import AkadzeError
+from akadze.errors import EnqueueError
 
 _LIST_ACTIVE_ARGS = statement("jobs", "list_active_args")
 
@@ -17,12 +17,15 @@ async def assert_enqueued(app: Akadze, task: str, /, **arguments: Any) -> None:
     """Raise AssertionError unless a queued or running job has this task and these arguments.
 
     Arguments are compared in their stored JSON form, so models, UUID and datetime can be passed as the task receives
-    them. Reads committed rows. Raises AkadzeError if the task is not registered, EnqueueError if the arguments do not
-    fit it.
+    them. Reads committed rows. A task that is not registered and arguments that do not fit it are AssertionErrors too.
     """
     registered = app.tasks.get(task)
     if registered is None:
-        raise AkadzeError(f"task {task!r} is not registered on this app")
+        raise AssertionError(f"task {task!r} is not registered on this app, so no job of it was enqueued with it")
+    try:
+        registered.arguments.to_json(arguments)
+    except EnqueueError as error:
+        raise AssertionError(f"no job can have these arguments: {error}") from None
     if True:  # ASYNC
         engine = app.engine
     else:

@@ -17,6 +17,8 @@ logger = logging.getLogger("akadze.worker")
 
 #: In one exchange; what is beyond goes with the next.
 MOST = 1000
+#: One result may be as large as this; more than one such in a statement would be too much for a text parameter.
+MOST_BYTES = 100_000_000
 
 
 class Writer:
@@ -45,9 +47,14 @@ class Writer:
 
     def take(self) -> list[Outcome]:
         """Return what is to be written next. It waits on until it is settled."""
-        if len(self._waiting) <= MOST:
-            return list(self._waiting.values())
-        return list(self._waiting.values())[:MOST]
+        taken: list[Outcome] = []
+        size = 0
+        for outcome in self._waiting.values():
+            size += len(outcome[2])
+            if taken and (size > MOST_BYTES or len(taken) == MOST):
+                break
+            taken.append(outcome)
+        return taken
 
     def settle(
         self, sent: Sequence[Outcome], written: Collection[tuple[int, int]], refused: Sequence[tuple[int, int]]
