@@ -258,7 +258,7 @@ class Server:
 
     def _release(self) -> None:
         for directory in self._temporary:
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
         if self._watch is not None and self._watch.stdin is not None:
             with suppress(BrokenPipeError), self._watch.stdin as pipe:
                 pipe.write(b"stopped\n")
@@ -277,6 +277,13 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _remove(directory: Path) -> None:
+    deadline = time.monotonic() + 5
+    while directory.exists() and time.monotonic() < deadline:
+        shutil.rmtree(directory, ignore_errors=True)  # after kill() the last sessions may still write to it
+        time.sleep(0.01)
 
 
 def _free_port() -> int:

@@ -215,6 +215,16 @@ def test_committed_rows_survive_a_kill() -> None:
         assert value(server, "select n from kept") == 1
 
 
+def test_a_killed_server_can_be_stopped_for_good_and_leaves_nothing() -> None:
+    server = dev.start()
+    with psycopg.connect(server.url()) as connection:
+        session = connection.info.backend_pid
+        server.kill()
+        server.stop()
+    wait_until(lambda: not is_alive(session))
+    assert not server.directory.exists()
+
+
 def test_a_stopped_server_refuses_connections_until_it_is_started_again() -> None:
     with dev.start() as server:
         server.stop(mode="immediate")
