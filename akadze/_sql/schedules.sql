@@ -9,7 +9,14 @@ select cast(extract(epoch from clock_timestamp()) * 1000000 as bigint) as micros
 -- Only one transaction at a time fires a task. A statement of its own, so that fire_slot has a snapshot from after the lock and
 -- sees what the last holder committed. Never waits: who holds it is deciding about the same task, and this worker looks
 -- again a moment later. Ends with the transaction, so it works behind a pooler.
-select pg_try_advisory_xact_lock(hashtextextended('akadze.periodic_runs ' || cast(:task as text), 0)) as locked
+-- ends_idle: a worker whose machine is cut off here would keep the lock until the server gives its connection up, which may take
+-- hours; with this it takes a minute, which a hook that waits for something else has, too. A setting of the session's own stays.
+select pg_try_advisory_xact_lock(hashtextextended('akadze.periodic_runs ' || cast(:task as text), 0)) as locked,
+  set_config(
+    'idle_in_transaction_session_timeout',
+    coalesce(nullif(current_setting('idle_in_transaction_session_timeout'), '0'), '60s'),
+    true
+  ) as ends_idle
 
 -- name: fire_slot
 -- One slot: the job and the mark that the slot is done, or neither. The lock of lock_task keeps others out; should a worker
