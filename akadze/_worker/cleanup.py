@@ -22,8 +22,10 @@ _PERIOD = 60.0
 class Cleanup:
     """Walks along the finished jobs a batch at a time, then deletes what else is old."""
 
-    def __init__(self, retention: timedelta) -> None:
+    def __init__(self, retention: timedelta, grace: timedelta) -> None:
         self._retention = retention.total_seconds()
+        # A periodic run that is forgotten within the grace could be enqueued again.
+        self._of_runs = max(retention, grace)
         self._period = min(_PERIOD, max(1.0, self._retention / 2))
         self._after = 0
         self.next_at = time.monotonic() + self._period / 2
@@ -42,7 +44,7 @@ class Cleanup:
         self._after = 0
         async with connection.begin():
             caller = async_caller(connection)
-            await caller.rows(_DELETE_OLD_PERIODIC_RUNS, retention=timedelta(seconds=self._retention))
+            await caller.rows(_DELETE_OLD_PERIODIC_RUNS, retention=self._of_runs)
             await caller.rows(_DELETE_DEAD_WORKERS)
             await caller.rows(_DELETE_OLD_STARTS)
         self.next_at = time.monotonic() + self._period

@@ -34,7 +34,7 @@ class Upkeep:
         self._app = app
         self._queues = list(queues)
         self._schedules = Schedules(app)
-        self._cleanup = Cleanup(app.retention)
+        self._cleanup = Cleanup(app.retention, app.grace)
         self._connection: AsyncConnection | None = None
         self._kick = asyncio.Event()
         self._lost = False
@@ -82,7 +82,7 @@ class Upkeep:
         now = time.monotonic()
         if now >= self._next_fire:
             report = await self._schedules.step(connection)
-            self._next_fire = now + report.next_in
+            self._next_fire = time.monotonic() + report.next_in
         if self._cleanup.due(now):
             more = await self._cleanup.step(connection) or more
         return more
