@@ -14,7 +14,7 @@ from uuid import UUID
 from akadze._sqlstates import is_transient
 from akadze._statement import statement
 from akadze._worker.connect import HeldRaw
-from akadze._worker.outage import Outage
+from akadze._worker.outage import Outage, Outages
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
 
@@ -45,7 +45,9 @@ class Heartbeat:
         interval: timedelta,
         ttl: timedelta,
         rewritten: Callable[[], None],
+        outages: Outages,
     ) -> None:
+        self._outages = outages
         self._app = app
         self._id = str(worker_id)
         self._queues = list(queues)
@@ -73,7 +75,7 @@ class Heartbeat:
 
     async def keep(self) -> None:
         """Beat until cancelled; raise LeaseLost when the lease has ended, and what is not transient as it is."""
-        outage = Outage(logger, "heartbeat")
+        outage = Outage(self._outages, "heartbeat")
         while True:
             pause = min(self._interval - (time.monotonic() - self._good), self.left)
             await asyncio.sleep(max(pause, 0))

@@ -21,7 +21,7 @@ from akadze._claimed import TASK, ClaimedRow, ClaimedRun
 from akadze._sqlstates import is_data_error, is_transient
 from akadze._threads import BodyThreads
 from akadze._worker.exchange import Exchange, Outcome
-from akadze._worker.outage import Outage
+from akadze._worker.outage import Outage, Outages
 from akadze._worker.slots import Slots
 from akadze._worker.upkeep import Upkeep
 from akadze._worker.wakeup import Wakeup
@@ -56,6 +56,7 @@ class Loop:
         poll_interval: float,
         rescue_interval: float,
         patience: Callable[[], float],
+        outages: Outages,
     ) -> None:
         self._app = app
         self._worker_id = worker_id
@@ -67,6 +68,7 @@ class Loop:
         self._poll_interval = poll_interval
         self._rescue_interval = rescue_interval
         self._patience = patience
+        self._outages = outages
         self._threads = BodyThreads("akadze-task")
         self._context = copy_context()
         self._wake = asyncio.Event()
@@ -94,7 +96,7 @@ class Loop:
 
     async def cycle(self) -> None:
         """Work until ``closing`` is set and nothing waits to be written; raise what is not transient."""
-        outage = Outage(logger, "the exchange with the database")
+        outage = Outage(self._outages, "exchange")
         while True:
             self._wake.clear()
             try:
@@ -256,6 +258,8 @@ class Loop:
     async def _run(self, run: ClaimedRun) -> None:
         try:
             move = await run_body_async(run, self._threads, lambda: run.taken_back)
+        except GeneratorExit:  # it did not stop when it was cancelled, was handed back, and now the loop is gone
+            raise
         except BaseException:  # a fault of this house: the job goes back rather than be forgotten
             logger.exception("job %s: its run broke off", run.id)
             move = _verdict.HAND_BACK

@@ -15,6 +15,7 @@ from akadze._sqlstates import is_transient
 from akadze._worker.exchange import Exchange
 from akadze._worker.heartbeat import Heartbeat
 from akadze._worker.loop import Loop
+from akadze._worker.outage import Outages
 from akadze._worker.slots import Slots
 from akadze._worker.upkeep import Upkeep
 from akadze._worker.wakeup import Wakeup
@@ -50,6 +51,7 @@ class Serving:
         self._shutdown_timeout = shutdown_timeout.total_seconds()
         self._hurry = asyncio.Event()
         self._stopping = asyncio.Event()
+        outages = Outages()
         self._exchange = Exchange(app, self.id, queues, fair=fair)
         self._heartbeat = Heartbeat(
             app,
@@ -58,10 +60,11 @@ class Serving:
             interval=heartbeat_interval,
             ttl=heartbeat_ttl,
             rewritten=lambda: self._loop.row_rewritten(),
+            outages=outages,
         )
-        self._upkeep = Upkeep(app, queues)
+        self._upkeep = Upkeep(app, queues, outages)
         self._writer = Writer()
-        self._wakeup = Wakeup(app, self.id, queues, wake=self._wake) if notify else None
+        self._wakeup = Wakeup(app, self.id, queues, wake=self._wake, outages=outages) if notify else None
         self._loop = Loop(
             app,
             self.id,
@@ -73,6 +76,7 @@ class Serving:
             poll_interval=poll_interval.total_seconds(),
             rescue_interval=heartbeat_interval.total_seconds(),
             patience=lambda: max(self._heartbeat.left, 0.1),
+            outages=outages,
         )
 
     def hurry(self) -> None:

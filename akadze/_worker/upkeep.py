@@ -14,7 +14,7 @@ from akadze._connections import async_caller
 from akadze._sqlstates import is_transient
 from akadze._worker.cleanup import Cleanup
 from akadze._worker.connect import close_held, open_held
-from akadze._worker.outage import Outage
+from akadze._worker.outage import Outage, Outages
 from akadze._worker.schedules import Schedules
 from akadze.app import Akadze
 
@@ -30,8 +30,9 @@ class Upkeep:
     The loop tells what it has seen (``lost``, ``doomed``); schedules and retention have times of their own.
     """
 
-    def __init__(self, app: Akadze, queues: Sequence[str]) -> None:
+    def __init__(self, app: Akadze, queues: Sequence[str], outages: Outages) -> None:
         self._app = app
+        self._outages = outages
         self._queues = list(queues)
         self._schedules = Schedules(app)
         self._cleanup = Cleanup(app.retention, app.grace)
@@ -50,7 +51,7 @@ class Upkeep:
 
     async def keep(self, stopping: asyncio.Event) -> None:
         """Work until ``stopping`` is set or this is cancelled; raise what is not transient."""
-        outage = Outage(logger, "upkeep")
+        outage = Outage(self._outages, "upkeep")
         try:
             while not stopping.is_set():
                 try:

@@ -10,7 +10,7 @@ from uuid import UUID
 from akadze._sqlstates import is_transient
 from akadze._statement import statement
 from akadze._worker.connect import HeldRaw, listen_url
-from akadze._worker.outage import Outage
+from akadze._worker.outage import Outage, Outages
 from akadze.app import Akadze
 
 logger = logging.getLogger("akadze.worker")
@@ -39,7 +39,9 @@ class Wakeup:
         queues: Collection[str],
         *,
         wake: Callable[[], None],
+        outages: Outages,
     ) -> None:
+        self._outages = outages
         self._app = app
         self._queues = frozenset(queues)
         self._wake = wake
@@ -50,7 +52,7 @@ class Wakeup:
 
     async def keep(self) -> None:
         """Listen until cancelled, connecting anew after errors."""
-        outage = Outage(logger, "listening for notifications")
+        outage = Outage(self._outages, "listening")
         while True:
             try:
                 held = await HeldRaw.open(self._app.engine, url=listen_url())
