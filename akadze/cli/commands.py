@@ -1,0 +1,76 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from akadze.cli import demo, jobs, limits, metrics, migrate, queues, worker, workers
+from akadze.cli.options import DATABASE_URL
+from akadze.cli.output import fail, write
+
+# No colour in help and no boxes: the page of the documentation is made from it, and it starts faster. Exceptions are
+# printed as Python prints them: typer's own way shows the values of variables, which may be secrets.
+app = typer.Typer(
+    name="akadze",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+#: They find their database themselves.
+_OWN_DATABASE = {
+    "worker": "its database is that of its app",
+    "demo": f"it uses the database that {DATABASE_URL} names, or one of its own",
+}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from akadze import __version__
+
+        write(f"akadze {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def akadze(
+    context: typer.Context,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            "--database-url",
+            metavar="URL",
+            help=f"The database, for any command that takes this option; else {DATABASE_URL} names it.",
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A task queue whose broker is PostgreSQL: run workers, and look after jobs, queues and limits."""
+    command = context.invoked_subcommand
+    if database_url and command in _OWN_DATABASE:
+        fail(f"akadze {command} takes no --database-url: {_OWN_DATABASE[command]}", 2)
+
+
+app.command()(worker.worker)
+app.command()(migrate.migrate)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(queues.app, name="queues")
+app.add_typer(limits.app, name="limits")
+app.add_typer(workers.app, name="workers")
+app.command()(metrics.metrics)
+app.command()(demo.demo)
+
+
+def run() -> None:
+    """Run the command line of this process, and end the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal of another encoding shows a name with escapes, rather than nothing.
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="akadze")
