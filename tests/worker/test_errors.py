@@ -1,0 +1,179 @@
+"""What a body raises, as it is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+
+import pytest
+
+from akadze import Akadze, list_jobs
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue
+
+
+def at_once(attempt: int) -> timedelta:
+    return timedelta(0)
+
+
+class Quit(BaseException):
+    pass
+
+
+def _exit() -> None:
+    sys.exit(3)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _generator_exit() -> None:
+    raise GeneratorExit
+
+
+def _stop_iteration() -> None:
+    raise StopIteration
+
+
+def _quit() -> None:
+    raise Quit("now")
+
+
+def _cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def _group() -> None:
+    raise BaseExceptionGroup("both", [KeyboardInterrupt(), ValueError("one")])
+
+
+ABRUPT = {
+    _exit: "SystemExit",
+    _stop_iteration: "RuntimeError",
+    _interrupt: "KeyboardInterrupt",
+    _generator_exit: "GeneratorExit",
+    _quit: "Quit",
+    _cancelled: "CancelledError",
+    _group: "BaseExceptionGroup",
+}
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_what_would_end_a_program_is_an_error_of_the_run_when_a_body_raises_it(
+    app: Akadze, table: Table, serve: Serve, colour: str
+) -> None:
+    jobs = {}
+    for function, name in ABRUPT.items():
+
+        async def body(function: str = function.__name__) -> None:
+            globals()[function]()
+
+        task = app.register(body if colour == "async" else function, name=name, max_attempts=1)
+        jobs[name] = await enqueue(task)
+    harmless = app.register(at_once, name="harmless")
+    last = await enqueue(harmless, {"attempt": 1})
+    served = await serve()
+    assert (await table.ended(last, *jobs.values()))["state"] == "succeeded"
+    for name, job_id in jobs.items():
+        row = await table.job(job_id)
+        assert (row["state"], row["error_names"]) == ("failed", [name])
+        # Python itself turns a StopIteration in a coroutine into a RuntimeError.
+        assert name != "RuntimeError" or "StopIteration" in row["errors"][0]["message"]
+    assert served.up
+    await served.stop()
+
+
+async def test_a_body_that_cancels_itself_has_an_error(app: Akadze, table: Table, serve: Serve) -> None:
+    @app.task("task", max_attempts=1)
+    async def task() -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        this.cancel()
+        await asyncio.sleep(0)
+
+    job_id = await enqueue(task)
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["error_names"], row["attempt"]) == ("failed", ["CancelledError"], 1)
+
+
+class TwoParts(Exception):
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(code)
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class NumberText(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]  # that is the point
+
+
+def _chained() -> Exception:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ValueError("second")  # noqa: B904 - the context is what is looked at
+    except ValueError as error:
+        return error
+
+
+def _cyclic() -> Exception:
+    one, two = ValueError("first"), KeyError("second")
+    one.__cause__, two.__cause__ = two, one
+    return one
+
+
+def _deep(n: int = 0) -> int:
+    return _deep(n + 1) + 1
+
+
+def _recursion() -> Exception:
+    try:
+        _deep()
+    except RecursionError as error:
+        return error
+    raise AssertionError("there is an end to recursion")
+
+
+ERRORS: dict[str, tuple[Exception, str, list[str]]] = {
+    "with a constructor of its own": (TwoParts(7, "late"), "TwoParts", ["7"]),
+    "in many languages": (ValueError("žluťoučký 🐎"), "ValueError", ["žluťoučký 🐎"]),
+    "without a text": (NoText(), "NoText", []),
+    "with a text that is none": (NumberText(), "NumberText", []),
+    "with NUL and surrogates": (ValueError("a\0b\ud800c"), "ValueError", ["a\\u0000b\\ud800c"]),
+    "with a password": (OSError("postgresql://bob:hunter2@db/x"), "OSError", ["postgresql://bob:", "@db/x"]),
+    "while handling another": (_chained(), "ValueError", ["second", "KeyError", "first"]),
+    "that is its own cause": (_cyclic(), "ValueError", ["first", "second"]),
+    "of several": (ExceptionGroup("both", [KeyError("one"), OSError("two")]), "ExceptionGroup", ["one", "two"]),
+    "of great length": (RuntimeError("begin" + "x" * 50_000_000 + "end"), "RuntimeError", ["beginx", "xend"]),
+    "from recursion": (_recursion(), "RecursionError", ["recursion"]),
+}
+
+
+@pytest.mark.parametrize("which", ERRORS)
+async def test_an_error_is_recorded(app: Akadze, table: Table, serve: Serve, which: str) -> None:
+    error, name, parts = ERRORS[which]
+
+    @app.task("task", max_attempts=12, backoff=at_once)
+    async def task() -> None:
+        raise error
+
+    job_id = await enqueue(task)
+    served = await serve()
+    row = await table.ended(job_id, timeout=30)
+    assert (row["state"], row["attempt"], row["error_names"]) == ("failed", 12, [name] * 10)
+    message = row["errors"][-1]["message"]
+    assert all(part in message for part in parts), message
+    assert "hunter2" not in message
+    assert len(message.encode()) <= 2048 + 10
+    assert [job.state for job in await list_jobs(app.engine)] == ["failed"]
+    assert served.up

@@ -1,0 +1,96 @@
+"""What a body returns, as it is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import pydantic
+import pytest
+
+from akadze import Akadze
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Order(pydantic.BaseModel):
+    ids: list[UUID]
+    at: dict[str, datetime]
+    raw: bytes
+    amount: Decimal
+
+
+ID = UUID("12345678-1234-5678-1234-567812345678")
+AT = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
+RESULTS: dict[str, tuple[Any, Any]] = {
+    "nothing": (None, None),
+    "a number beyond 53 bits": (2**80 + 1, 2**80 + 1),
+    "text": ("žluťoučký 🐎", "žluťoučký 🐎"),
+    "a list of mappings": ([{"a": 1.5}, {"b": [True, None]}], [{"a": 1.5}, {"b": [True, None]}]),
+    "a datetime": (AT, "2024-02-29T12:30:00Z"),
+    "a date": (date(2024, 2, 29), "2024-02-29"),
+    "a UUID": (ID, str(ID)),
+    "a Decimal": (Decimal("1.10"), "1.10"),
+    "an enum": (Colour.RED, "red"),
+    "a tuple": ((1, 2), [1, 2]),
+    "a dataclass": (Point(1, 2), {"x": 1, "y": 2}),
+    "a model": (
+        Order(ids=[ID], at={"noon": AT}, raw=b"abc", amount=Decimal("0.1")),
+        {"ids": [str(ID)], "at": {"noon": "2024-02-29T12:30:00Z"}, "raw": "abc", "amount": "0.1"},
+    ),
+    "a timedelta": (timedelta(minutes=1), "PT1M"),
+}
+
+
+@pytest.mark.parametrize("which", RESULTS)
+async def test_a_result_is_stored_in_its_json_form(app: Akadze, table: Table, serve: Serve, which: str) -> None:
+    result, stored = RESULTS[which]
+
+    @app.task("task")
+    async def task() -> Any:
+        return result
+
+    job_id = await enqueue(task)
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["result"], row["errors"]) == ("succeeded", stored, [])
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"mean": float("nan")}, [float("inf")], object(), {1: object()}, b"\xff\xfe", "\0", "\ud800", {"\0": 1}],
+    ids=["nan", "infinity", "object", "object inside", "bytes that are no text", "NUL", "surrogate", "NUL in a key"],
+)
+async def test_a_result_that_cannot_be_stored_is_an_error_and_frees_the_slot(
+    app: Akadze, table: Table, serve: Serve, result: object
+) -> None:
+    @app.task("task", max_attempts=1)
+    async def task() -> object:
+        return result
+
+    @app.task("next")
+    async def following() -> None:
+        pass
+
+    job_id = await enqueue(task)
+    after = await enqueue(following)
+    await serve()
+    assert (await table.ended(after))["state"] == "succeeded"
+    row = await table.job(job_id)
+    assert (row["state"], row["attempt"], row["result"]) == ("failed", 1, None)
+    assert row["error_names"] == ["ResultNotJson"]
+    assert "result" in row["errors"][0]["message"]
