@@ -1,5 +1,5 @@
 -- What `akadze demo` reads from the tables to show and to check. All of it reads committed rows and waits for nobody;
--- only the last four write. :tasks are the names of the demo's tasks, :first the first job id that can be its own.
+-- only the last three write. :tasks are the names of the demo's tasks, :first the first job id that can be its own.
 
 -- name: find_others
 -- Whether a shop is there already, and whether the table of jobs is; read before anything is made.
@@ -105,14 +105,9 @@ where j.task = any (cast(:tasks as text[])) and j.id >= cast(:first as bigint)
 delete from akadze.jobs j where j.task = any (cast(:tasks as text[])) and j.id >= cast(:first as bigint)
 
 -- name: delete_fires
+-- Marks of the demo's schedule.
 delete from akadze.periodic_runs p where p.task = any (cast(:tasks as text[]))
 
--- name: delete_limit
--- The limit of the demo's key, and the start marks of it.
-with marks as (
-  delete from akadze.limit_starts s where s.key = cast(:key as text)
-)
-delete from akadze.limits m where m.key = cast(:key as text)
-
 -- name: delete_shop
+-- The schema that the demo made, having found none of that name.
 drop schema shop cascade

@@ -18,6 +18,8 @@ __all__ = ["Screen", "View"]
 
 #: Columns of a line when nobody can see how wide it gets.
 _PIPED = 120
+#: Columns of a table that can be cut.
+_CUT = ("task", "last error", "result")
 _COLOURS = {"succeeded": "green", "running": "yellow", "waiting": "bright_black", "retrying": "magenta"}
 
 
@@ -87,10 +89,11 @@ class Screen:
         self._print_indented(Text(both, style="bright_black" if kept else "red"), "        ")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Print rows of (text, style); what does not fit is cut."""
+        """Print rows of (text, style). Where not all fits, tasks, errors and results are cut, numbers are not."""
         table = Table(box=None, pad_edge=False, header_style="bright_black", padding=(0, 2, 0, 0))
-        for column in columns:
-            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        for number, column in enumerate(columns):
+            width = 4 if column in _CUT else max(len(column), *(len(row[number][0]) for row in rows))
+            table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=width)
         for row in rows:
             table.add_row(*(Text(text, style) for text, style in row))
         self.console.print(table)

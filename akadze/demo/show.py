@@ -23,6 +23,7 @@ from akadze.demo.screen import Screen
 from akadze.demo.stage import TASKS, Stage
 from akadze.errors import AkadzeError
 from akadze.metrics import render_metrics
+from akadze.sync import clear_limit
 
 _STATES = {"succeeded": "green", "failed": "red", "cancelled": "blue", "running": "yellow", "queued": "bright_black"}
 
@@ -81,30 +82,37 @@ def _check_database(connection: psycopg.Connection[Any]) -> int:
     """Refuse a database with work of its own. Return the first job id that can be the demo's."""
     caller = sync_caller(connection)
     (found,) = caller.rows(statement("demo", "find_others"))
-    name = found["database"]
-    if found["shop"]:
-        raise AkadzeError(
-            f"the database {name} has a schema named shop, which the demo would make: unset AKADZE_DATABASE_URL to "
+    others = {"jobs": 0, "taken": 0, "first": 1}
+    if found["jobs"]:
+        (others,) = caller.rows(statement("demo", "count_others"), tasks=TASKS)
+    refused = refusal(found["database"], has_shop=found["shop"], jobs=others["jobs"], taken=others["taken"])
+    if refused is not None:
+        raise AkadzeError(refused)
+    return int(others["first"])
+
+
+def refusal(database: str, *, has_shop: bool, jobs: int, taken: int) -> str | None:
+    """Say why the demo does not use a database: it has these many jobs, some of which the demo's workers would take."""
+    if has_shop:
+        return (
+            f"the database {database} has a schema named shop, which the demo would make: unset AKADZE_DATABASE_URL to "
             "have a server started for the demo, or drop the schema if it is of an earlier demo"
         )
-    if not found["jobs"]:
-        return 1
-    (others,) = caller.rows(statement("demo", "count_others"), tasks=TASKS)
-    if others["taken"] or (others["jobs"] and name != "akadze" and not name.endswith("_test")):
-        raise AkadzeError(
-            f"the database {name} of AKADZE_DATABASE_URL has jobs in it: unset it to have a server started for the "
+    if taken or (jobs and database != "akadze" and not database.endswith("_test")):
+        return (
+            f"the database {database} of AKADZE_DATABASE_URL has jobs in it: unset it to have a server started for the "
             "demo, or name a database without jobs, or one that is called akadze or ends in _test"
         )
-    return int(others["first"])
+    return None
 
 
 def _clear(url: str, first: int) -> None:
     with psycopg.connect(libpq_url(url), prepare_threshold=None) as connection:
         caller = sync_caller(connection)
-        for name in ("delete_jobs", "delete_fires", "delete_limit", "delete_shop"):
-            block = statement("demo", name)
-            known = {"tasks": TASKS, "first": first, "key": shop.CARRIER}
-            caller.rows(block, **{bind: known[bind] for bind in block.names})
+        clear_limit(connection, shop.CARRIER)
+        caller.rows(statement("demo", "delete_jobs"), tasks=TASKS, first=first)
+        caller.rows(statement("demo", "delete_fires"), tasks=TASKS)
+        caller.rows(statement("demo", "delete_shop"))
 
 
 async def _play(screen: Screen, url: str, *, first: int) -> int:
