@@ -68,7 +68,7 @@ class Kept:
         self.demo = run_demo(directory, "--keep")
         self.code = self.demo.wait(PATIENCE)
         self.output = self.demo.stdout
-        lines = [line.strip() for line in self.output.splitlines()]
+        lines = [line.strip() for line in self.output.partition("The database stays")[2].splitlines()]
         (export,) = (line for line in lines if line.startswith("export "))
         (self.stop,) = (line for line in lines if line.startswith("kill -INT "))
         self.commands = [line for line in lines if line.startswith("akadze ")]
