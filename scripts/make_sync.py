@@ -60,6 +60,7 @@ MODULES: Mapping[str, str] = {
     "akadze.resume_queue": "akadze.sync",
     "akadze.set_limit": "akadze.sync",
     "akadze.metrics": "akadze.sync.metrics",
+    "akadze.testing": "akadze.sync.testing",
     # of other projects
     "sqlalchemy.ext.asyncio.AsyncConnection": "sqlalchemy",
     "sqlalchemy.ext.asyncio.AsyncSession": "sqlalchemy.orm",
