@@ -1,0 +1,256 @@
+"""complete_tx, in both colours: the writes of a block and the success of its job commit together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+import akadze.sync
+from akadze import Akadze, AkadzeError, current
+from akadze.errors import RunLost
+from akadze.task import Task
+from tests.waiting import until
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue, enqueue_many
+
+Register = Callable[..., Task[Any]]
+
+WRITE = "insert into public.written values (1)"
+
+
+def nothing() -> None:
+    pass
+
+
+class Blocks:
+    """Bodies with complete_tx blocks, one for each colour."""
+
+    def __init__(self, app: Akadze, colour: str) -> None:
+        self._app = app
+        self._colour = colour
+        #: What blocks have raised and the body has caught.
+        self.caught: list[BaseException] = []
+
+    def register(
+        self,
+        *inside: Callable[[], Any],
+        before: Callable[[], Any] = nothing,
+        after: Callable[[], Any] = nothing,
+        catching: type[Exception] | tuple[()] = (),
+        **options: Any,
+    ) -> Task[Any]:
+        """Register a body with a block for each `inside`, which is called in it after a row has been written."""
+
+        async def body() -> Any:
+            before()
+            for step in inside or [nothing]:
+                try:
+                    async with current().complete_tx() as connection:
+                        assert isinstance(connection, AsyncConnection)
+                        await connection.execute(text(WRITE))
+                        step()
+                except catching as error:
+                    self.caught.append(error)
+            return after()
+
+        def sync_body() -> Any:
+            before()
+            for step in inside or [nothing]:
+                try:
+                    with akadze.sync.current().complete_tx() as connection:
+                        assert isinstance(connection, Connection)
+                        connection.execute(text(WRITE))
+                        step()
+                except catching as error:
+                    self.caught.append(error)
+            return after()
+
+        return self._app.register(body if self._colour == "async" else sync_body, name="task", **options)
+
+
+@pytest.fixture(params=["async", "sync"])
+async def blocks(app: Akadze, table: Table, request: pytest.FixtureRequest) -> Blocks:
+    await table.rows("create table public.written (number int)")
+    return Blocks(app, request.param)
+
+
+async def written(table: Table) -> int:
+    return int(await table.value("select count(*) from public.written"))
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def throw() -> None:
+        raise error
+
+    return throw
+
+
+async def test_the_writes_of_a_block_and_the_success_of_its_job_are_one_transaction(
+    blocks: Blocks, table: Table, serve: Serve
+) -> None:
+    job_id = await enqueue(blocks.register(after=lambda: "not stored"))
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["attempt"], row["run_count"], row["worker_id"]) == ("succeeded", 0, 1, None)
+    assert row["result"] is None
+    assert await table.value("select w.xmin = j.xmin from public.written w, akadze.jobs j")
+
+
+async def test_an_error_inside_the_block_takes_its_writes_back_and_is_an_error_of_the_run(
+    blocks: Blocks, table: Table, serve: Serve
+) -> None:
+    job_id = await enqueue(blocks.register(raising(ValueError("inside")), max_attempts=1))
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["attempt"], row["error_names"]) == ("failed", 1, ["ValueError"])
+    assert await written(table) == 0
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("after"), asyncio.CancelledError(), SystemExit(1)], ids=lambda e: type(e).__name__
+)
+async def test_an_error_after_the_block_changes_nothing_and_is_logged(
+    blocks: Blocks, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    job_id = await enqueue(blocks.register(after=raising(error), max_attempts=1))
+    served = await serve()
+    row = await table.ended(job_id)
+    await served.stop()
+    assert await table.job(job_id) == row
+    assert (row["state"], row["attempt"], row["errors"]) == ("succeeded", 0, [])
+    assert await written(table) == 1
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any(f"job {job_id}" in warning and type(error).__name__ in warning for warning in warnings)
+
+
+async def test_a_result_that_cannot_be_stored_after_the_block_does_not_matter(
+    blocks: Blocks, table: Table, serve: Serve
+) -> None:
+    job_id = await enqueue(blocks.register(after=object, max_attempts=1))
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["result"]) == ("succeeded", None)
+
+
+async def test_a_block_that_fails_may_be_tried_again_in_the_same_run(
+    blocks: Blocks, table: Table, serve: Serve
+) -> None:
+    job_id = await enqueue(blocks.register(raising(ValueError("first")), nothing, catching=ValueError))
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["run_count"], row["errors"]) == ("succeeded", 1, [])
+    assert await written(table) == 1
+
+
+async def test_a_run_finishes_its_job_once(blocks: Blocks, table: Table, serve: Serve) -> None:
+    job_id = await enqueue(blocks.register(nothing, nothing, catching=AkadzeError))
+    served = await serve()
+    assert (await table.ended(job_id))["state"] == "succeeded"
+    await served.stop()
+    (error,) = blocks.caught
+    assert f"job {job_id} has been finished by complete_tx already" in str(error)
+    assert await written(table) == 1
+
+
+async def test_a_run_that_lost_its_job_finds_out_at_the_end_of_the_block(
+    blocks: Blocks, database_url: str, table: Table, serve: Serve
+) -> None:
+    def rescue_and_claim() -> None:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute("update akadze.jobs set run_count = run_count + 1, attempt = 1")
+
+    job_id = await enqueue(blocks.register(rescue_and_claim, catching=RunLost))
+    await serve()
+    await until(lambda: blocks.caught)
+    assert f"run 1 no longer owns job {job_id}" in str(blocks.caught[0])
+    assert await written(table) == 0
+    row = await table.job(job_id)
+    assert (row["state"], row["run_count"], row["attempt"], row["errors"]) == ("running", 2, 1, [])
+
+
+async def test_a_cancel_request_does_not_stop_a_block_that_commits(
+    blocks: Blocks, database_url: str, table: Table, serve: Serve
+) -> None:
+    def ask() -> None:
+        with psycopg.connect(database_url) as connection:
+            akadze.sync.request_cancel(connection, akadze.sync.current().job.id)
+
+    job_id = await enqueue(blocks.register(before=ask))
+    await serve()
+    row = await table.ended(job_id)
+    assert row["state"] == "succeeded"
+    assert row["cancel_requested_at"] is not None
+    assert await written(table) == 1
+
+
+async def test_a_timeout_inside_a_block_takes_its_writes_back(app: Akadze, table: Table, serve: Serve) -> None:
+    await table.rows("create table public.written (number int)")
+
+    @app.task("slow", timeout=timedelta(seconds=0.2), max_attempts=1)
+    async def slow() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text(WRITE))
+            await connection.execute(text("select pg_sleep(30)"))
+
+    job_id = await enqueue(slow)
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["error_names"]) == ("failed", ["TimeoutError"])
+    assert await written(table) == 0
+
+
+async def test_outside_complete_tx_a_running_job_holds_no_connection(app: Akadze, table: Table, serve: Serve) -> None:
+    release, block = asyncio.Event(), asyncio.Event()
+
+    @app.task("wait")
+    async def wait() -> None:
+        await release.wait()
+
+    @app.task("hold")
+    async def hold() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text("select 1"))
+            await block.wait()
+
+    jobs = await enqueue_many(wait, [{}] * 30)
+    await serve(slots=31)
+    await table.until("select count(*) = 30 from akadze.jobs where state = 'running'")
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    await table.until(f"select count(*) filter (where xact_start is not null) = 0 {others}")
+    # A handful of the worker's own, and what the pool keeps open.
+    assert await table.value(f"select count(*) {others} and backend_type = 'client backend'") <= 8
+    jobs.append(await enqueue(hold))
+    await table.until(f"select count(*) = 1 {others} and state = 'idle in transaction'")
+    block.set()
+    release.set()
+    await table.ended(*jobs)
+    assert set((await table.states()).values()) == {"succeeded"}
+
+
+async def test_more_blocks_than_connections_take_turns(database_url: str, table: Table, serve: Serve) -> None:
+    engine = create_async_engine(
+        database_url.replace("postgresql://", "postgresql+psycopg://"), pool_size=2, max_overflow=0
+    )
+    app = Akadze(engine=engine)
+
+    @app.task("hold")
+    async def hold() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text("select pg_sleep(0.2)"))
+
+    jobs = await enqueue_many(hold, [{}] * 12)
+    served = await serve(app, slots=6, heartbeat_ttl=1)
+    await table.ended(*jobs)
+    rows = await table.jobs(*jobs)
+    assert {(row["state"], row["run_count"]) for row in rows} == {("succeeded", 1)}
+    await served.stop()
+    await app.aclose()
+    await engine.dispose()
