@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,18 @@ import pytest
 from tests.waiting import wait_until
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "akadze"
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs. One that has ended but was not waited for by its parent does not."""
+    try:
+        with suppress(PermissionError):
+            os.kill(pid, 0)
+        if sys.platform != "linux":
+            return True
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
 
 
 class Process:

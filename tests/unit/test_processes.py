@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.processes import Starter
+from tests.processes import Starter, is_alive
 from tests.waiting import wait_until
 
 
@@ -22,13 +22,6 @@ def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter
     starter = Starter(tmp_path, "postgresql://localhost/somewhere_test")
     yield starter
     starter.end()
-
-
-def is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_process_has_the_database_in_its_environment_and_its_output_is_kept(starter: Starter) -> None:
@@ -62,7 +55,6 @@ def test_waiting_for_a_process_that_goes_on_fails_with_its_log(starter: Starter)
         process.wait(timeout=0.01)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
 def test_at_the_end_the_process_and_its_children_are_killed(
     starter: Starter, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,9 +63,9 @@ def test_at_the_end_the_process_and_its_children_are_killed(
     process = starter.command("-c", f"import subprocess, sys, time; {start}; time.sleep(60)")
     process.wait_for_output("\n")
     pid = int(process.stdout)
-    assert is_there(pid)
+    assert is_alive(pid)
     starter.end()
-    wait_until(lambda: not is_there(pid))
+    wait_until(lambda: not is_alive(pid))
     assert process.returncode == -signal.SIGKILL
     assert f"stdout of {process.pid}" in capsys.readouterr().out
 

@@ -22,12 +22,6 @@ def value(server: dev.Server, statement: str) -> Any:
         return row[0]
 
 
-def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that ended and was not waited for does not."""
-    ps = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return ps.stdout.strip() not in ("", "Z", "Zs")
-
-
 def copy_wheel(to: Path) -> Path:
     """Copy the embedded programs, with the libraries beside their package, and return the bin folder of the copy."""
     package = next((folder for folder in _embedded._wheel_folders() if folder.exists()), None)

@@ -13,7 +13,8 @@ import pytest
 
 from akadze import dev
 from akadze.errors import AkadzeError
-from tests.unit.dev.servers import Parent, copy_wheel, is_alive, make_programs, value
+from tests.processes import is_alive
+from tests.unit.dev.servers import Parent, copy_wheel, make_programs, value
 from tests.waiting import wait_until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to hand the server to another user")

@@ -9,7 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.unit.dev.servers import Parent, is_alive
+from tests.processes import is_alive
+from tests.unit.dev.servers import Parent
 from tests.waiting import wait_until
 
 

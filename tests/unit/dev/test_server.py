@@ -13,7 +13,8 @@ from sqlalchemy import create_engine, text
 
 from akadze import dev
 from akadze.errors import AkadzeError
-from tests.unit.dev.servers import is_alive, value
+from tests.processes import is_alive
+from tests.unit.dev.servers import value
 from tests.waiting import wait_until
 
 
