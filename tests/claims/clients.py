@@ -73,19 +73,22 @@ class Watcher:
         )
         return found
 
+    async def start(self, coroutine: Coroutine[Any, Any, Any], *, waiting: int = 1) -> asyncio.Task[Any]:
+        """Start the coroutine and return when it has ended, or waits for a lock as the last of ``waiting``."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+
+        async def ended_or_waits() -> bool:
+            return task.done() or await self.count() >= waiting
+
+        await until(ended_or_waits)
+        return task
+
     async def start_and_see_waiting(
         self, coroutine: Coroutine[Any, Any, Any], *, waiting: int = 1
     ) -> asyncio.Task[Any]:
-        """Start the coroutine and return when it, the only one or the last of ``waiting``, waits for a lock."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-
-        async def waits() -> bool:
-            if task.done():
-                task.result()
-                raise AssertionError("it has ended without waiting for a lock")
-            return await self.count() >= waiting
-
-        await until(waits)
+        """Start the coroutine and return when it waits for a lock; fail if it ends instead."""
+        task = await self.start(coroutine, waiting=waiting)
+        assert not task.done(), f"it has ended without waiting for a lock: {task.result()}"
         return task
 
 
