@@ -32,7 +32,8 @@ class Akadze:
     Pass ``database_url`` and the app builds an async engine that it owns (and closes in ``aclose``), with server-side
     prepared statements off, so that a transaction-mode pooler may sit in front. Pass ``engine`` instead to share a
     pool; the app then leaves it open. One of the two is required. ``sync_engine`` is the blocking engine of the same
-    database; without it the app makes one when it is first asked for.
+    database; without it the app makes one when it is first asked for. ``database_url`` may be a function that returns
+    the URL: it is called once, when an engine is first asked for, so settings may still change until then.
 
     ``pool_size`` sets the pool of the engine that the app builds (SQLAlchemy's default is 5, plus 10 overflow). A
     worker holds a few connections of its own beside the pool; in the pool, count one for each ``complete_tx`` block
@@ -47,7 +48,7 @@ class Akadze:
         *,
         engine: AsyncEngine | None = None,
         sync_engine: Engine | None = None,
-        database_url: str | None = None,
+        database_url: str | Callable[[], str] | None = None,
         pool_size: int | None = None,
         grace: timedelta = timedelta(minutes=1),
         retention: timedelta = timedelta(days=7),
@@ -71,18 +72,34 @@ class Akadze:
         self._sizing: dict[str, Any] = {} if pool_size is None else {"pool_size": pool_size}
         self._owns_engine = engine is None
         self._owns_sync_engine = sync_engine is None
+        self._engine = engine
         self._sync_engine = sync_engine
-        self._sync_engine_lock = Lock()
-        self.engine: AsyncEngine = engine if engine is not None else _build_engine(str(database_url), self._sizing)
-        if not isinstance(database_url, str | None):
-            raise AkadzeError(f"database_url is a {type(database_url).__name__}: it must be a str")
+        self._engines_lock = Lock()
+        self._database_url = database_url
+        if engine is None and not callable(database_url):
+            self._engine = _build_engine(database_url, self._sizing)
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine of the app.
+
+        Raises AkadzeError if ``database_url`` is a function, and what it returns is no URL of PostgreSQL.
+        """
+        if self._engine is None:
+            with self._engines_lock:
+                if self._engine is None and callable(self._database_url):
+                    self._engine = _build_engine(self._database_url(), self._sizing)
+        assert self._engine is not None
+        return self._engine
 
     @property
     def sync_engine(self) -> Engine:
         """The blocking engine of the same database, made when it is first asked for."""
-        with self._sync_engine_lock:
+        if self._sync_engine is not None:
+            return self._sync_engine
+        url = self.engine.url
+        with self._engines_lock:
             if self._sync_engine is None:
-                url = self.engine.url
                 self._sync_engine = create_engine(
                     sqlalchemy_url(url.set(drivername="postgresql").render_as_string(hide_password=False)),
                     connect_args={"prepare_threshold": None},
@@ -92,8 +109,8 @@ class Akadze:
 
     async def aclose(self) -> None:
         """Close the engines that the app built; those that were passed in stay open."""
-        if self._owns_engine:
-            await self.engine.dispose()
+        if self._owns_engine and self._engine is not None:
+            await self._engine.dispose()
         self.close()
 
     def close(self) -> None:
@@ -287,7 +304,7 @@ def _check_engine(engine: object, kind: type, name: str, maker: str) -> None:
         raise AkadzeError(f"{name} belongs to a {dialect} database: akadze keeps its jobs in PostgreSQL")
 
 
-def _build_engine(database_url: str, sizing: Mapping[str, Any]) -> AsyncEngine:
+def _build_engine(database_url: Any, sizing: Mapping[str, Any]) -> AsyncEngine:
     url = sqlalchemy_url(database_url)
     off = {"statement_cache_size": 0} if url.startswith("postgresql+asyncpg:") else {"prepare_threshold": None}
     return create_async_engine(url, connect_args=off, **sizing)
