@@ -24,7 +24,7 @@ from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
 from akadze.context import RUN
-from akadze.hooks import async_call_hook
+from akadze.hooks import async_call_hook, async_call_within, sync_call_within
 from akadze.job import Job
 from akadze.task import Task
 
@@ -88,10 +88,18 @@ async def _body_async(run: Run, threads: BodyThreads) -> Any:
             await async_call_hook(hook, run.job)
     arguments = task.arguments.from_json(run.args)
     fn: Any = task.fn
+    around = hooks.around_run
     if task.is_async:
-        result = await fn(**arguments)
+        if around:
+            result = await async_call_within(around, run.job, lambda: fn(**arguments))
+        else:
+            result = await fn(**arguments)
     else:
-        result = await threads.run(lambda: fn(**arguments))
+        if around:
+            job = run.job
+            result = await threads.run(lambda: sync_call_within(around, job, lambda: fn(**arguments)))
+        else:
+            result = await threads.run(lambda: fn(**arguments))
         if isinstance(result, BodyError):
             raise result.error
     if hooks.after_run:
@@ -125,7 +133,8 @@ def _body_sync(run: Run) -> Any:
     fn: Any = run.task.fn
     for hook in hooks.before_run:
         _call_hook_blocking(hook, run.job)
-    result = fn(**run.task.arguments.from_json(run.args))
+    arguments = run.task.arguments.from_json(run.args)
+    result = sync_call_within(hooks.around_run, run.job, lambda: fn(**arguments))
     for hook in hooks.after_run:
         _call_hook_blocking(hook, run.job)
     return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any
 
 from akadze._signature import is_async
@@ -16,12 +17,16 @@ Hook = Callable[..., Any]
 
 
 class Hooks:
-    """Lists of callables, sync or async, that ``app.hooks`` holds. Append to the lists.
+    """Lists of callables that ``app.hooks`` holds, sync or async but for ``around_run``. Append to the lists.
 
     - ``on_enqueue(connection, job)`` runs in the enqueue transaction, for each job of ``enqueue_many`` too. An error
       there makes the enqueue raise it, without a row and with the caller's transaction usable.
     - ``before_run(job)`` runs before the task body, ``after_run(job)`` after it has returned, both inside its timeout.
       An error there counts as a failed run.
+    - ``around_run(job)`` returns a context manager in which the task body runs: in the thread of a plain function, in
+      the run's asyncio task otherwise, where it may be an async one. The first of the list is the outermost. An error
+      there, too, counts as a failed run; if one swallows the body's error, the run ends as if the body had returned
+      None. It sees what leaves the body only: of a plain function that has timed out, when it returns at last.
     - ``on_transition(connection, job, from_state, to_state)`` runs in the transaction that changes the job's state.
       It must not raise: an error rolls that job's transition back, and the job stays as it was.
 
@@ -33,6 +38,7 @@ class Hooks:
         self.on_enqueue: list[Callable[[Any, Job], Awaitable[None] | None]] = []
         self.before_run: list[Callable[[Job], Awaitable[None] | None]] = []
         self.after_run: list[Callable[[Job], Awaitable[None] | None]] = []
+        self.around_run: list[Callable[[Job], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]] = []
         self.on_transition: list[Callable[[Any, Job, str, str], Awaitable[None] | None]] = []
 
 
@@ -66,3 +72,31 @@ def sync_call_hook(hook: Hook, *arguments: Any) -> None:
         raise AkadzeError(
             f"the hook {name_of(hook)} is async, but it was called from blocking code: make it a plain function"
         )
+
+
+async def async_call_within(hooks: Sequence[Hook], job: Job, body: Callable[[], Awaitable[Any]]) -> Any:
+    """Await the body inside the context managers of the around_run hooks."""
+    async with AsyncExitStack() as stack:
+        for hook in hooks:
+            context = hook(job)
+            if isinstance(context, AbstractAsyncContextManager):
+                await stack.enter_async_context(context)
+            else:
+                stack.enter_context(context)
+        return await body()
+    return None
+
+
+def sync_call_within(hooks: Sequence[Hook], job: Job, body: Callable[[], Any]) -> Any:
+    """Call the body inside the context managers of the around_run hooks; an async one is an AkadzeError."""
+    with ExitStack() as stack:
+        for hook in hooks:
+            context = hook(job)
+            if isinstance(context, AbstractAsyncContextManager) and not isinstance(context, AbstractContextManager):
+                raise AkadzeError(
+                    f"the around_run hook {name_of(hook)} gave an async context manager, but task {job.task!r} is a "
+                    "plain function: give it a plain one"
+                )
+            stack.enter_context(context)
+        return body()
+    return None
