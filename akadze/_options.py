@@ -21,6 +21,7 @@ __all__ = [
     "check_limit_key",
     "check_meta",
     "check_name",
+    "check_number",
     "check_queue",
     "check_task_options",
     "new_job",
@@ -145,6 +146,11 @@ def check_limit(key: object, max_running: object, max_starts: object, window: ob
         _integer("max_starts", max_starts, 0, _MAX_INT, AkadzeError)
         _duration("window", window, AkadzeError)
     return text
+
+
+def check_number(what: str, number: object, low: int, high: int = _MAX_INT) -> int:
+    """Return a whole number of a call that reads or tests. Raises AkadzeError unless it is an int in its bounds."""
+    return _integer(what, number, low, high, AkadzeError)
 
 
 def check_job_id(job_id: object) -> int:

@@ -15,6 +15,7 @@ from akadze._async.transitions import cancel_doomed, finish, watch_claims
 from akadze._bodies import drain_body_async, drain_pause_async
 from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
+from akadze._options import check_number
 from akadze._statement import statement
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
@@ -46,8 +47,7 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = Non
     Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
     still ready after ``limit`` runs, or if the session cannot be used.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise AkadzeError(f"limit is {limit!r}: it must be a whole number of at least 1")
+    runs = check_number("limit", limit, 1)
     joined = None if session is None else async_caller(session, error=AkadzeError)
     if True:  # ASYNC
         hooks = app.hooks.on_transition
@@ -58,7 +58,7 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = Non
     if joined is None:
         await _register(app, worker_id)
     try:
-        for _ in range(limit):
+        for _ in range(runs):
             async with _step(app, joined) as caller:
                 while await cancel_doomed(caller, hooks, None):
                     pass

@@ -15,6 +15,7 @@ from akadze import _rows
 from akadze._bodies import drain_body_sync, drain_pause_sync
 from akadze._claimed import ClaimedRun
 from akadze._connections import SyncCaller, sync_caller
+from akadze._options import check_number
 from akadze._statement import statement
 from akadze._sync.transitions import cancel_doomed, finish, watch_claims
 from akadze.app import Akadze
@@ -47,8 +48,7 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = None) -> 
     Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
     still ready after ``limit`` runs, or if the session cannot be used.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise AkadzeError(f"limit is {limit!r}: it must be a whole number of at least 1")
+    runs = check_number("limit", limit, 1)
     joined = None if session is None else sync_caller(session, error=AkadzeError)
     refuse_async(app.hooks.on_transition, "on_transition")
     hooks = app.hooks.on_transition
@@ -56,7 +56,7 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = None) -> 
     if joined is None:
         _register(app, worker_id)
     try:
-        for _ in range(limit):
+        for _ in range(runs):
             with _step(app, joined) as caller:
                 while cancel_doomed(caller, hooks, None):
                     pass

@@ -8,7 +8,7 @@ from typing import Any
 
 from akadze import _rows
 from akadze._connections import sync_caller, sync_reading
-from akadze._options import check_job_id, check_meta
+from akadze._options import check_job_id, check_meta, check_number, check_queue
 from akadze._sqlstates import UNIQUE_VIOLATION, sqlstate
 from akadze._statement import statement
 from akadze._states import FAILED, STATES
@@ -69,13 +69,13 @@ def list_jobs(
     """Return job summaries, highest priority first, then by run_at and id. Does not mutate rows.
 
     ``meta`` keeps jobs whose metadata contains every given key with just that value, types included. ``limit`` is 1 to
-    1000. Raises AkadzeError for a limit out of range, an unknown state, or a meta that no job can have.
+    1000. Raises AkadzeError for a limit out of range, an unknown state, or a queue or meta that no job can have.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MOST:
-        raise AkadzeError(f"limit is {limit!r}: it must be a whole number from 1 to {_LIMIT_MOST}")
+    most = check_number("limit", limit, 1, _LIMIT_MOST)
+    named = None if queue is None else check_queue(queue)
     if state is not None and state not in STATES:
         raise AkadzeError(f"state is {state!r}: it must be one of {', '.join(STATES)}")
     wanted = check_meta(meta, error=AkadzeError)
     with sync_reading(engine) as caller:
-        rows = caller.rows(_LIST_JOBS, queue=queue, state=state, limit=limit, meta=wanted)
+        rows = caller.rows(_LIST_JOBS, queue=named, state=state, limit=most, meta=wanted)
     return tuple(_rows.job_summary(row) for row in rows)
