@@ -35,11 +35,16 @@ async def migrate(database_url: str) -> None:
     """
     connection = await _connect(database_url)
     try:
-        for version in known_versions():
-            async with connection.transaction():
-                await _apply(connection, version)
+        await apply_pending(async_caller(connection))
     finally:
         await connection.close()
+
+
+async def apply_pending(caller: AsyncCaller) -> None:
+    """Apply pending migrations on a connection: each in a transaction of its own, or in a savepoint of the caller's."""
+    for version in known_versions():
+        async with caller.savepoint():
+            await _apply(caller, version)
 
 
 async def applied_versions(database_url: str) -> list[str]:
@@ -65,8 +70,7 @@ async def check_schema(caller: AsyncCaller) -> None:
         raise AkadzeError(f"the database lacks the migration {missing[0]}: run `akadze migrate` on it first")
 
 
-async def _apply(connection: psycopg.AsyncConnection[Any], version: str) -> None:
-    caller = async_caller(connection)
+async def _apply(caller: AsyncCaller, version: str) -> None:
     await caller.rows(_LIMIT_WAITING)
     await caller.rows(_LOCK_MIGRATIONS)
     found = (await caller.rows(_FIND_SCHEMA))[0]
@@ -77,8 +81,9 @@ async def _apply(connection: psycopg.AsyncConnection[Any], version: str) -> None
     elif version in [row["version"] for row in await caller.rows(_LIST_VERSIONS)]:
         return
     step = (files("akadze") / "_migrations" / f"{version}.sql").read_text(encoding="utf-8")
-    # Without parameters psycopg sends the text as it is, all statements of it.
-    await connection.execute(step)
+    # Without parameters the drivers send the text as it is, all statements of it.
+    async with caller.connection.cursor() as cursor:
+        await cursor.execute(step)
     await caller.rows(_ADD_VERSION, version=version)
 
 

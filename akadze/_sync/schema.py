@@ -36,11 +36,16 @@ def migrate(database_url: str) -> None:
     """
     connection = _connect(database_url)
     try:
-        for version in known_versions():
-            with connection.transaction():
-                _apply(connection, version)
+        apply_pending(sync_caller(connection))
     finally:
         connection.close()
+
+
+def apply_pending(caller: SyncCaller) -> None:
+    """Apply pending migrations on a connection: each in a transaction of its own, or in a savepoint of the caller's."""
+    for version in known_versions():
+        with caller.savepoint():
+            _apply(caller, version)
 
 
 def applied_versions(database_url: str) -> list[str]:
@@ -66,8 +71,7 @@ def check_schema(caller: SyncCaller) -> None:
         raise AkadzeError(f"the database lacks the migration {missing[0]}: run `akadze migrate` on it first")
 
 
-def _apply(connection: psycopg.Connection[Any], version: str) -> None:
-    caller = sync_caller(connection)
+def _apply(caller: SyncCaller, version: str) -> None:
     caller.rows(_LIMIT_WAITING)
     caller.rows(_LOCK_MIGRATIONS)
     found = caller.rows(_FIND_SCHEMA)[0]
@@ -78,8 +82,9 @@ def _apply(connection: psycopg.Connection[Any], version: str) -> None:
     elif version in [row["version"] for row in caller.rows(_LIST_VERSIONS)]:
         return
     step = (files("akadze") / "_migrations" / f"{version}.sql").read_text(encoding="utf-8")
-    # Without parameters psycopg sends the text as it is, all statements of it.
-    connection.execute(step)
+    # Without parameters the drivers send the text as it is, all statements of it.
+    with caller.connection.cursor() as cursor:
+        cursor.execute(step)
     caller.rows(_ADD_VERSION, version=version)
 
 
