@@ -76,5 +76,5 @@ async def list_jobs(
         raise AkadzeError(f"state is {state!r}: it must be one of {', '.join(STATES)}")
     wanted = check_meta(meta, error=AkadzeError)
     async with async_reading(engine) as caller:
-        rows = await caller.rows(_LIST_JOBS, queue=named, state=state, limit=most, meta=wanted)
+        rows = await caller.rows(_LIST_JOBS, queue=named, state=state and str(state), limit=most, meta=wanted)
     return tuple(_rows.job_summary(row) for row in rows)

@@ -33,8 +33,11 @@ async def set_limit(
     values that are not allowed, or a session that cannot be used.
     """
     caller = async_caller(session, error=AkadzeError)
-    check_limit(key, max_running, max_starts, window)
-    await caller.rows(_SET_LIMIT, key=key, max_running=max_running, max_starts=max_starts, window=window)
+    checked = check_limit(key, max_running, max_starts, window)
+    # Plain numbers: not every driver writes a member of an enum.
+    running = None if max_running is None else int(max_running)
+    starts = None if max_starts is None else int(max_starts)
+    await caller.rows(_SET_LIMIT, key=checked, max_running=running, max_starts=starts, window=window)
 
 
 async def clear_limit(session: Any, key: str) -> None:

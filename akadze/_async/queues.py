@@ -64,5 +64,6 @@ async def resume_queue(session: Any, queue: str) -> None:
     Raises AkadzeError for a name that no queue can have, or a session that cannot be used.
     """
     caller = async_caller(session, error=AkadzeError)
-    await caller.rows(_RESUME_QUEUE, queue=check_queue(queue))
-    await caller.rows(_WAKE_QUEUE, queue=queue)
+    checked = check_queue(queue)
+    await caller.rows(_RESUME_QUEUE, queue=checked)
+    await caller.rows(_WAKE_QUEUE, queue=checked)

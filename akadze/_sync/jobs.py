@@ -77,5 +77,5 @@ def list_jobs(
         raise AkadzeError(f"state is {state!r}: it must be one of {', '.join(STATES)}")
     wanted = check_meta(meta, error=AkadzeError)
     with sync_reading(engine) as caller:
-        rows = caller.rows(_LIST_JOBS, queue=named, state=state, limit=most, meta=wanted)
+        rows = caller.rows(_LIST_JOBS, queue=named, state=state and str(state), limit=most, meta=wanted)
     return tuple(_rows.job_summary(row) for row in rows)

@@ -65,5 +65,6 @@ def resume_queue(session: Any, queue: str) -> None:
     Raises AkadzeError for a name that no queue can have, or a session that cannot be used.
     """
     caller = sync_caller(session, error=AkadzeError)
-    caller.rows(_RESUME_QUEUE, queue=check_queue(queue))
-    caller.rows(_WAKE_QUEUE, queue=queue)
+    checked = check_queue(queue)
+    caller.rows(_RESUME_QUEUE, queue=checked)
+    caller.rows(_WAKE_QUEUE, queue=checked)
