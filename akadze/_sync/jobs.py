@@ -75,7 +75,8 @@ def list_jobs(
     named = None if queue is None else check_queue(queue)
     if state is not None and state not in STATES:
         raise AkadzeError(f"state is {state!r}: it must be one of {', '.join(STATES)}")
+    plain_state = None if state is None else STATES[STATES.index(state)]
     wanted = check_meta(meta, error=AkadzeError)
     with sync_reading(engine) as caller:
-        rows = caller.rows(_LIST_JOBS, queue=named, state=state and str(state), limit=most, meta=wanted)
+        rows = caller.rows(_LIST_JOBS, queue=named, state=plain_state, limit=most, meta=wanted)
     return tuple(_rows.job_summary(row) for row in rows)

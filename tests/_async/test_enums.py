@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 
 import psycopg
 import pytest
@@ -24,10 +24,17 @@ from .conftest import Rows
 
 
 class Name(StrEnum):
+    """Its members' text is their value."""
+
     TASK = "mail.send"
     QUEUE = "mail"
     KEY = "tenant-1"
     STATE = "queued"
+
+
+class State(str, Enum):  # noqa: UP042 - the older kind, whose members' text is their name
+    QUEUED = "queued"
+    KEY = "tenant-1"
 
 
 class Number(IntEnum):
@@ -63,8 +70,9 @@ async def test_enum_members_are_their_values(app: Akadze, database_url: str, row
                 "args": {"to": "tenant-1", "tries": 5},
             }
         ]
-        found = await list_jobs(connection, queue=Name.QUEUE, state=Name.STATE, meta={Name.KEY: Name.KEY})
-        assert [job.task for job in found] == ["mail.send"]
+        for state in (Name.STATE, State.QUEUED):
+            found = await list_jobs(connection, queue=Name.QUEUE, state=state, meta={State.KEY: State.KEY})
+            assert [job.task for job in found] == ["mail.send"]
 
         await pause_queue(connection, Name.QUEUE)
         assert await list_paused_queues(connection) == ("mail",)
@@ -73,7 +81,9 @@ async def test_enum_members_are_their_values(app: Akadze, database_url: str, row
 
         await set_limit(connection, Name.KEY, Number.HIGH)
         assert [(limit.key, limit.max_running) for limit in await list_limits(connection)] == [("tenant-1", 9)]
-        await clear_limit(connection, Name.KEY)
+        await set_limit(connection, State.KEY, Number.TRIES)
+        assert [(limit.key, limit.max_running) for limit in await list_limits(connection)] == [("tenant-1", 5)]
+        await clear_limit(connection, State.KEY)
         assert await list_limits(connection) == ()
         await connection.commit()
 

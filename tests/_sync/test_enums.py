@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 
 import psycopg
 import pytest
@@ -16,10 +16,17 @@ from .conftest import Rows
 
 
 class Name(StrEnum):
+    """Its members' text is their value."""
+
     TASK = "mail.send"
     QUEUE = "mail"
     KEY = "tenant-1"
     STATE = "queued"
+
+
+class State(str, Enum):  # noqa: UP042 - the older kind, whose members' text is their name
+    QUEUED = "queued"
+    KEY = "tenant-1"
 
 
 class Number(IntEnum):
@@ -55,8 +62,9 @@ def test_enum_members_are_their_values(app: Akadze, database_url: str, rows: Row
                 "args": {"to": "tenant-1", "tries": 5},
             }
         ]
-        found = list_jobs(connection, queue=Name.QUEUE, state=Name.STATE, meta={Name.KEY: Name.KEY})
-        assert [job.task for job in found] == ["mail.send"]
+        for state in (Name.STATE, State.QUEUED):
+            found = list_jobs(connection, queue=Name.QUEUE, state=state, meta={State.KEY: State.KEY})
+            assert [job.task for job in found] == ["mail.send"]
 
         pause_queue(connection, Name.QUEUE)
         assert list_paused_queues(connection) == ("mail",)
@@ -65,7 +73,9 @@ def test_enum_members_are_their_values(app: Akadze, database_url: str, rows: Row
 
         set_limit(connection, Name.KEY, Number.HIGH)
         assert [(limit.key, limit.max_running) for limit in list_limits(connection)] == [("tenant-1", 9)]
-        clear_limit(connection, Name.KEY)
+        set_limit(connection, State.KEY, Number.TRIES)
+        assert [(limit.key, limit.max_running) for limit in list_limits(connection)] == [("tenant-1", 5)]
+        clear_limit(connection, State.KEY)
         assert list_limits(connection) == ()
         connection.commit()
 
