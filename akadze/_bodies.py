@@ -12,8 +12,8 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -153,6 +153,12 @@ def _call_hook_blocking(hook: Callable[..., Any], job: Job) -> None:
         _on_own_loop(result)
 
 
+#: Awaits on a loop and returns the result, where another way than asyncio.run in a helper thread is wanted.
+OWN_LOOP: ContextVar[Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any] | None] = ContextVar(
+    "akadze_own_loop", default=None
+)
+
+
 def _on_own_loop(body: Awaitable[Any]) -> Any:
     """Await on a loop of its own, in a helper thread, so that it works inside a running loop too."""
 
@@ -163,15 +169,20 @@ def _on_own_loop(body: Awaitable[Any]) -> Any:
         except BaseException as error:
             return BodyError(error)
 
+    outcome = (OWN_LOOP.get() or _run_in_helper_thread)(wrapped)
+    if isinstance(outcome, BodyError):
+        raise outcome.error
+    return outcome
+
+
+def _run_in_helper_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     outcome: list[Any] = []
     context = copy_context()
     thread = threading.Thread(
-        target=lambda: outcome.append(context.run(asyncio.run, wrapped())), name="akadze-drain", daemon=True
+        target=lambda: outcome.append(context.run(asyncio.run, body())), name="akadze-drain", daemon=True
     )
     thread.start()
     thread.join()
-    if isinstance(outcome[0], BodyError):
-        raise outcome[0].error
     return outcome[0]
 
 

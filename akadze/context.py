@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -98,28 +98,36 @@ class SyncContext:
         The same as ``Context.complete_tx``, for plain functions. AkadzeError if an ``on_transition`` hook is async:
         nothing can be awaited here.
         """
-        run = _unfinished(self._run)
-        refuse_async(run.app.hooks.on_transition, "on_transition")
-        with run.sync_transaction() as connection:
+        with sync_complete_in(self._run, self._run.sync_transaction) as connection:
             yield connection
-            caller = sync_caller(connection)
-            if not caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
-                raise _lost(run)
-            _sync_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
-        run.completed = True
+
+
+@contextmanager
+def sync_complete_in(run: Run, transaction: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
+    """Yield what ``transaction`` yields, and on a clean exit finish the job on it; see ``complete_tx``."""
+    _unfinished(run)
+    refuse_async(run.app.hooks.on_transition, "on_transition")
+    with transaction() as connection:
+        yield connection
+        caller = sync_caller(connection)
+        if not caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
+            raise _lost(run)
+        _sync_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
+    run.completed = True
 
 
 def current() -> Context:
     """Return the handle of the job that this code runs in. Raises AkadzeError outside a job."""
-    return Context(_run("akadze.current()"))
+    return Context(running("akadze.current()"))
 
 
 def sync_current() -> SyncContext:
     """Return the handle of the job that this code runs in. Raises AkadzeError outside a job."""
-    return SyncContext(_run("akadze.sync.current()"))
+    return SyncContext(running("akadze.sync.current()"))
 
 
-def _run(call: str) -> Run:
+def running(call: str) -> Run:
+    """Return the run that this code is part of. Raises AkadzeError, which names the call, outside a job."""
     run = RUN.get()
     if run is None:
         raise AkadzeError(f"{call} was called outside a job: it works in a task body that a worker or drain runs")

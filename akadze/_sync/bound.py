@@ -70,7 +70,11 @@ class BoundTask(Generic[P]):
         """
         if args:
             raise EnqueueError(f"task {self._task.name!r} takes its arguments by name: pass them as keywords")
-        text = _checked_size(self._task.arguments.to_json(kwargs))
+        self._enqueue(kwargs)
+
+    def _enqueue(self, arguments: Mapping[str, Any]) -> int:
+        """The same, and return the job's id."""
+        text = _checked_size(self._task.arguments.to_json(arguments))
         hooks = self._task.app.hooks
         on_enqueue = hooks.on_enqueue
         on_transition = hooks.on_transition if self._new.unique_key is not None else []
@@ -91,6 +95,7 @@ class BoundTask(Generic[P]):
             raise DuplicateJob(
                 f"task {self._task.name!r} was not enqueued: a queued or running job already holds this unique_key"
             )
+        return int(job_id)
 
     def enqueue_many(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Insert one job per item (arguments by name) with the shared options, in the order of the items.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from akadze._connections import sync_reading
@@ -20,6 +21,12 @@ def assert_enqueued(app: Akadze, task: str, /, **arguments: Any) -> None:
     Arguments are compared in their stored JSON form, so models, UUID and datetime can be passed as the task receives
     them. Reads committed rows. A task that is not registered and arguments that do not fit it are AssertionErrors too.
     """
+    engine = app.sync_engine
+    assert_enqueued_on(engine, app, task, arguments)
+
+
+def assert_enqueued_on(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any]) -> None:
+    """The same, reading through an engine or on an open connection, whose own rows count as well."""
     registered = app.tasks.get(task)
     if registered is None:
         raise AssertionError(f"task {task!r} is not registered on this app, so no job of it was enqueued with it")
@@ -27,8 +34,7 @@ def assert_enqueued(app: Akadze, task: str, /, **arguments: Any) -> None:
         registered.arguments.to_json(arguments)
     except EnqueueError as error:
         raise AssertionError(f"no job can have these arguments: {error}") from None
-    engine = app.sync_engine
-    with sync_reading(engine) as caller:
+    with sync_reading(source) as caller:
         rows = caller.rows(_LIST_ACTIVE_ARGS, task=task)
     if not any(registered.arguments.same(json.loads(row["args"]), arguments) for row in rows):
         raise AssertionError(
