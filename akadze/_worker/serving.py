@@ -88,31 +88,37 @@ class Serving:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raise what stopped the worker otherwise."""
-        parts: dict[asyncio.Task[Any], str] = {}
+        starting = asyncio.create_task(self._start(), name="akadze-start")
+        parts: dict[asyncio.Task[Any], str] = {starting: "the start"}
+        stopped = asyncio.create_task(stop.wait(), name="akadze-stop")
         try:
-            held = await self._exchange.open()
-            await check_schema(async_caller(held.raw))
-            await self._heartbeat.register()
-            logger.info("worker %s serves queues %s", self.id, ", ".join(map(repr, self._queues)))
+            await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():  # nothing is claimed yet, and a database that hangs does not hold up the stop
+                return
+            starting.result()
+            del parts[starting]
             cycle = asyncio.create_task(self._loop.cycle(), name="akadze-cycle")
             parts[cycle] = "the loop"
             parts[asyncio.create_task(self._heartbeat.keep(), name="akadze-heartbeat")] = "the heartbeat"
             parts[asyncio.create_task(self._upkeep.keep(self._stopping), name="akadze-upkeep")] = "upkeep"
             if self._wakeup is not None:
                 parts[asyncio.create_task(self._wakeup.keep(), name="akadze-wakeup")] = "the wake-ups"
-            stopped = asyncio.create_task(stop.wait(), name="akadze-stop")
-            try:
-                cause = await self._watch(stopped, parts)
-            finally:
-                stopped.cancel()
+            cause = await self._watch(stopped, parts)
+            stopped.cancel()
             await self._wind_up(cycle, parts, cause)
         finally:
             # Cancelled from outside, or failed at the start: nothing of this worker stays behind.
-            await self._end([*parts])
+            await self._end([stopped, *parts])
             self._loop.close()
             await self._quietly(self._exchange.give_up())
         if cause is not None:
             raise cause
+
+    async def _start(self) -> None:
+        held = await self._exchange.open()
+        await check_schema(async_caller(held.raw))
+        await self._heartbeat.register()
+        logger.info("worker %s serves queues %s", self.id, ", ".join(map(repr, self._queues)))
 
     async def _watch(self, stopped: asyncio.Task[Any], parts: dict[asyncio.Task[Any], str]) -> BaseException | None:
         """Return when the stop event is set, or the cause when a part has failed."""
@@ -151,7 +157,7 @@ class Serving:
         else:
             # A beat after this would write the row again.
             await self._end([part for part in parts if not part.done()])
-            await self._quietly(self._heartbeat.unregister())
+            await self._quietly(self._heartbeat.unregister(), cause)
         if cause is not None:
             raise cause
 
@@ -204,12 +210,13 @@ class Serving:
         if tasks:
             await asyncio.wait(tasks, timeout=_TO_WRITE)
 
-    async def _quietly(self, last: Any) -> None:
+    async def _quietly(self, last: Any, cause: BaseException | None = None) -> None:
         try:
             async with asyncio.timeout(_TO_WRITE):
                 await last
         except Exception as error:
-            if not is_transient(error):
+            # What stopped the worker has been told, and often this fails for the same reason.
+            if cause is None and not is_transient(error):
                 logger.exception("worker %s: closing failed", self.id)
 
 

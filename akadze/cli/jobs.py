@@ -136,7 +136,7 @@ def requeue(job_ids: JobIds, as_json: AsJson = False, database_url: DatabaseUrl 
         for job_id in ids:
             sync.requeue(connection, job_id)
         rows = _read(connection, ids)
-    _done(rows, as_json, "queued again")
+    _done(rows, as_json, "it waits for a worker again")
 
 
 @app.command("cancel")
@@ -153,7 +153,7 @@ def cancel(job_ids: JobIds, as_json: AsJson = False, database_url: DatabaseUrl =
         for job_id in ids:
             sync.request_cancel(connection, job_id)
         rows = _read(connection, ids)
-    _done(rows, as_json, "cancel asked for")
+    _done(rows, as_json, "it is asked to stop")
 
 
 def _checked(job_ids: Sequence[int]) -> list[int]:

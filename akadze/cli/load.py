@@ -35,7 +35,7 @@ def load_app(given: str) -> Akadze:
     except AttributeError:
         fail(f"module {name!r} has no {attribute!r}: {_apps_of(module)}", 2)
     if not isinstance(found, Akadze):
-        fail(f"{given} is a {type(found).__name__}, not an Akadze app: {_apps_of(module)}", 2)
+        fail(f"{given} is of type {type(found).__name__}, not an Akadze app: {_apps_of(module)}", 2)
     return found
 
 
@@ -43,11 +43,10 @@ def _split(given: str) -> tuple[str, str]:
     name, colon, attribute = given.partition(":")
     if not colon or not name or not attribute:
         fail(f"APP is {given!r}: {_FORM}", 2)
+    if re.search(r"[/\\]|\.py$", name):
+        fail(f"APP is {given!r}: write dots instead of slashes, and no .py, for example project.tasks:app", 2)
     if not all(part.isidentifier() for part in name.split(".")):
-        advice = _FORM
-        if re.search(r"[/\\]|\.py$", name):
-            advice = "write dots instead of slashes, and no .py, for example project.tasks:app"
-        fail(f"APP is {given!r}, and {name!r} is no module's name: {advice}", 2)
+        fail(f"APP is {given!r}, and {name!r} is no module's name: {_FORM}", 2)
     if not attribute.isidentifier():
         fail(f"APP is {given!r}, and {attribute!r} is no attribute's name: {_FORM}", 2)
     return name, attribute

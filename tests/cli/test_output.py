@@ -1,0 +1,89 @@
+"""Rows as lines, JSON and tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akadze.cli import output
+
+WORD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
+
+
+def parsed(line: str) -> list[tuple[str, Any]]:
+    """Read a line back, as a script would."""
+    found = WORD.findall(line)
+    assert "".join(f"{key}={value} " for key, value in found) == f"{line} "
+    return [(key, json.loads(value) if value.startswith('"') else value or None) for key, value in found]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, ""),
+        ("", '""'),
+        ("mail", "mail"),
+        ("a b", '"a b"'),
+        ("e\nf", r'"e\nf"'),
+        ('a"b', r'"a\"b"'),
+        (r"c\d", r'"c\\d"'),
+        ("a=b", '"a=b"'),
+        ("žluť", "žluť"),
+        ("\x1b[31m", r'"\u001b[31m"'),
+        ("\x7f\u2028\u202e\u00a0", r'"\u007f\u2028\u202e\u00a0"'),
+        (True, "true"),
+        (False, "false"),
+        (2**63 - 1, "9223372036854775807"),
+        (60.0, "60"),
+        (0.5, "0.5"),
+        (datetime(2026, 3, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=45))), "2026-03-01T06:15:00+00:00"),
+        (output.Json('{"a": 1.10}'), r'"{\"a\": 1.10}"'),
+        (output.Json("[]"), "[]"),
+    ],
+)
+def test_a_value_in_a_line(value: Any, shown: str) -> None:
+    assert output.line({"key": value}) == f"key={shown}"
+
+
+def test_a_list_repeats_its_key_in_a_line() -> None:
+    assert output.line({"id": 1, "queue": ("a", "b c")}) == 'id=1 queue=a queue="b c"'
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4))
+def test_a_row_is_always_one_line_that_can_be_read_back(texts: list[str]) -> None:
+    row = {f"key{number}": text for number, text in enumerate(texts)}
+    line = output.line(row)
+    assert line.isprintable()
+    assert line.splitlines() == [line]
+    assert parsed(line) == list(row.items())
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_what_a_person_sees_holds_nothing_that_moves_the_cursor(text: str) -> None:
+    assert output.printable(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 2**63 - 1, 0.5, "a\nb", "", [], ["a"], {"a": [1]}, [{"a": 1}, {"a": 2}], [{}]],
+)
+def test_a_document_is_json(value: Any) -> None:
+    assert json.loads(output._document(value)) == value
+
+
+def test_json_from_the_database_keeps_its_digits() -> None:
+    row = {"args": output.Json('{"n": 12345678901234567890.10}'), "at": datetime(2026, 3, 1, tzinfo=UTC), "w": 60.0}
+    assert output._document(row) == (
+        '{"args": {"n": 12345678901234567890.10}, "at": "2026-03-01T00:00:00+00:00", "w": 60}'
+    )
+
+
+def test_an_error_is_one_line_without_a_password(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_error("no\nway to postgresql://ada:secret@db/app")
+    assert capsys.readouterr().err == "error: no\\nway to postgresql://ada:***@db/app\n"
