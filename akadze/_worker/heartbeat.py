@@ -9,11 +9,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 from akadze._sqlstates import is_transient
 from akadze._statement import statement
 from akadze._worker.connect import HeldRaw
+from akadze._worker.ending import end_tasks
 from akadze._worker.outage import Outage, Outages
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
@@ -23,6 +25,12 @@ logger = logging.getLogger("akadze.worker")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _BEAT = statement("workers", "beat")
 _DELETE_WORKER = statement("workers", "delete_worker")
+
+
+#: How many beats that hang fit into a lease.
+_TRIES: Final = 3
+#: Seconds that a beat has to end after it was cancelled, twice.
+_TO_END: Final = 0.1
 
 
 class LeaseLost(AkadzeError):
@@ -80,9 +88,7 @@ class Heartbeat:
             pause = min(self._interval - (time.monotonic() - self._good), self.left)
             await asyncio.sleep(max(pause, 0))
             try:
-                # A connection that hangs must not outlast the lease.
-                async with asyncio.timeout(max(self.left, 0)):
-                    await self.step()
+                await self._try()
                 outage.over()
             except Exception as error:
                 await self._drop()
@@ -94,6 +100,19 @@ class Heartbeat:
                 if not is_transient(error):
                     raise
                 await outage.wait(error)
+
+    async def _try(self) -> None:
+        """Beat once, and give up what hangs in time for another try, and before the lease ends."""
+        patience = min(self.left, max(self._interval, self._ttl / _TRIES))
+        beat = asyncio.create_task(self.step(), name="akadze-beat")
+        try:
+            await asyncio.wait([beat], timeout=max(patience, 0))
+            if not beat.done():
+                raise TimeoutError(f"no answer within {patience:.1f} s")
+            beat.result()
+        finally:
+            # Not by asyncio.timeout: the lease does not wait until the driver heeds a cancellation.
+            await end_tasks([beat], patience=_TO_END, first=_TO_END)
 
     async def unregister(self) -> None:
         """Delete the worker's row, when its jobs have been handed back."""

@@ -1,0 +1,206 @@
+"""The heartbeat and the lease of a worker on its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from akadze import Akadze, AkadzeError, current, list_workers
+from tests.waiting import until
+from tests.worker.proxy import proxied
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue, enqueue_many
+
+# Of a lease that is meant to end.
+SHORT = {"heartbeat_interval": 0.1, "heartbeat_ttl": 1.0}
+
+
+async def test_a_worker_registers_itself_with_its_own_ttl_and_beats(app: Akadze, table: Table, serve: Serve) -> None:
+    async def body() -> None:
+        pass
+
+    app.register(body, name="a", queue="a")
+    app.register(body, name="b", queue="b")
+    served = await serve(heartbeat_interval=0.05, heartbeat_ttl=7)
+    (row,) = await table.rows("select * from akadze.workers")
+    assert (row["id"], row["hostname"], row["pid"]) == (served.id, socket.gethostname(), os.getpid())
+    assert (row["queues"], row["heartbeat_ttl"]) == (["a", "b"], timedelta(seconds=7))
+    await table.until("select heartbeat_at > %s from akadze.workers", row["heartbeat_at"])
+    await served.stop()
+    assert await list_workers(app.engine) == ()
+
+
+async def test_a_healthy_worker_keeps_its_jobs_for_many_times_the_ttl(app: Akadze, table: Table, serve: Serve) -> None:
+    runs: list[tuple[int, object]] = []
+
+    @app.task("long")
+    async def long() -> None:
+        runs.append((current().job.id, current().job.worker_id))
+        await asyncio.sleep(2.5)
+
+    jobs = await enqueue_many(long, [{}] * 4)
+    first = await serve(slots=4, heartbeat_interval=0.05, heartbeat_ttl=0.8)
+    for job_id in jobs:
+        await table.in_state(job_id, "running")
+    await serve(slots=4, heartbeat_interval=0.05, heartbeat_ttl=0.8)
+    await table.ended(*jobs)
+    assert sorted(runs) == [(job_id, first.id) for job_id in jobs]
+    assert {(row["state"], row["run_count"], row["attempt"]) for row in await table.jobs(*jobs)} == {
+        ("succeeded", 1, 0)
+    }
+
+
+async def test_a_step_that_hangs_does_not_delay_the_heartbeat(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    served = await serve(**SHORT)
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        await blocker.execute("lock table akadze.jobs in access exclusive mode")
+        # Every look of the loop at the jobs hangs now.
+        start = await table.value("select now()")
+        await table.until("select heartbeat_at > %s from akadze.workers", start + timedelta(seconds=1.5))
+        assert served.up
+    assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+    assert served.up
+
+
+async def test_a_row_of_a_worker_that_somebody_deleted_is_written_again(
+    app: Akadze, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    served = await serve(heartbeat_interval=0.05)
+    await table.rows("delete from akadze.workers")
+    await table.until("select count(*) = 1 from akadze.workers where id = %s", served.id)
+    assert any("written again" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_worker_whose_heartbeats_fail_stops_its_jobs_and_hands_them_back(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    ended: list[float] = []
+
+    @app.task("tick")
+    async def tick() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(time.time())
+
+    job_id = await enqueue(tick)
+    served = await serve(**SHORT)
+    await table.in_state(job_id, "running")
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        await blocker.execute("select from akadze.workers for update")
+        last = await table.value("select extract(epoch from heartbeat_at) from akadze.workers")
+        await until(lambda: ended)
+    error = await served.failed()
+    assert isinstance(error, AkadzeError)
+    assert "no heartbeat of this worker succeeded within 1 s" in str(error)
+    # By its own clock, which it read before the beat; the rest is what a busy machine needs to notice.
+    assert ended[0] - float(last) < 1.0 + 0.3
+    row = await table.job(job_id)
+    assert (row["state"], row["attempt"], row["run_count"], row["errors"]) == ("queued", 0, 1, [])
+
+
+async def test_a_job_does_not_run_twice_at_once_when_a_lease_ends(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    events: list[tuple[int, str]] = []
+
+    @app.task("tick")
+    async def tick() -> None:
+        run = current().job.run_count
+        events.append((run, "start"))
+        try:
+            if run == 1:
+                await asyncio.sleep(60)
+        finally:
+            events.append((run, "end"))
+
+    job_id = await enqueue(tick)
+    first = await serve(**SHORT)
+    await table.in_state(job_id, "running")
+    await serve(heartbeat_interval=0.02, heartbeat_ttl=5, poll_interval=0.02)
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        await blocker.execute("select from akadze.workers where id = %s for update", [first.id])
+        row = await table.ended(job_id)
+    assert isinstance(await first.failed(), AkadzeError)
+    assert events == [(1, "start"), (1, "end"), (2, "start"), (2, "end")]
+    assert (row["state"], row["run_count"]) == ("succeeded", 2)
+
+
+@pytest.mark.parametrize("how", ["freeze", "cut"])
+async def test_a_worker_that_the_database_does_not_answer_stops_its_jobs_when_its_lease_ends(
+    database_url: str,
+    table: Table,
+    serve: Serve,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("akadze._worker.serving._TO_WRITE", 0.5)
+    ended: list[float] = []
+
+    async with proxied(database_url) as proxy:
+        app = Akadze(database_url=proxy.url)
+
+        @app.task("tick")
+        async def tick() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(time.time())
+
+        job_id = await enqueue(tick)
+        served = await serve(app, **SHORT)
+        await table.in_state(job_id, "running")
+        getattr(proxy, how)()
+        last = await table.value("select extract(epoch from heartbeat_at) from akadze.workers")
+        assert isinstance(await served.failed(timeout=30), AkadzeError)
+        assert ended[0] - float(last) < 1.0 + 0.4
+        assert (await table.job(job_id))["state"] == "running"
+        assert any("could not write 1 outcomes" in record.getMessage() for record in caplog.records)
+        proxy.restore()
+        await app.aclose()
+    # Nobody beats for it any more: the next worker takes the job back.
+    app = Akadze(database_url=database_url)
+    app.register(_nothing, name="tick")
+    await serve(app)
+    row = await table.ended(job_id)
+    assert (row["state"], row["attempt"], row["error_names"]) == ("succeeded", 1, ["WorkerLost"])
+    await app.aclose()
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_a_heartbeat_that_hangs_is_tried_again_on_another_connection_before_the_lease_ends(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    app.register(_nothing, name="task")
+    served = await serve(heartbeat_interval=0.1, heartbeat_ttl=3)
+    waiting = (
+        "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like '%%heartbeat_at = now()%%'"
+    )
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        # A beat waits for the row now, as one does whose server has gone without a word.
+        await blocker.execute("select from akadze.workers for update")
+        await table.until(waiting)
+        first = await table.value(waiting)
+        await table.until(f"{waiting} and pid <> %s", first, timeout=2.5)
+    await table.until("select now() - heartbeat_at < interval '0.5 s' from akadze.workers")
+    assert served.up
