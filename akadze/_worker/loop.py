@@ -17,7 +17,7 @@ from uuid import UUID
 
 from akadze import _verdict
 from akadze._bodies import run_body_async
-from akadze._claimed import TASK, ClaimedRow, ClaimedRun
+from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
 from akadze._sqlstates import is_data_error, is_transient
 from akadze._threads import BodyThreads
 from akadze._worker.exchange import Exchange, Outcome
@@ -120,14 +120,13 @@ class Loop:
         """Do one cycle; tell whether there is nothing to do until something ends, arrives or is due."""
         now = time.monotonic()
         free = {} if self.stopping else self._slots.free()
-        if not self.stopping:
-            if self._reconcile or now >= self._next_reconcile:
-                await self._look_for_lost_answers()
-                self._next_reconcile = now + 2 * self._rescue_interval
-            if now >= self._next_survey and not self._claim_first(now):
-                due = await self._look_ahead(now)
-                if not due and not self._writer and (self._asleep or not self._listening):
-                    return True
+        if self._reconcile or (now >= self._next_reconcile and not self.stopping):
+            await self._look_for_lost_answers()
+            self._next_reconcile = now + 2 * self._rescue_interval
+        if not self.stopping and now >= self._next_survey and not self._claim_first(now):
+            due = await self._look_ahead(now)
+            if not due and not self._writer and (self._asleep or not self._listening):
+                return True
         outcomes = self._writer.take()
         if not outcomes and not free:
             return True
@@ -139,8 +138,12 @@ class Loop:
             await self._find_refused_value(outcomes)
             return False
         missing = self._writer.settle(outcomes, answer.written, answer.refused)
-        for row in answer.rows:
-            self._start(row)
+        if self.stopping:
+            # The claim was under way when the stop came.
+            self._writer.hand_back((row[ID], row[NUMBER]) for row in answer.rows)
+        else:
+            for row in answer.rows:
+                self._start(row)
         if missing:
             await self._ask_again(missing)
         if answer.rows:
