@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from akadze._async.schema import check_schema
 from akadze._connections import async_caller
 from akadze._sqlstates import is_transient
+from akadze._worker.ending import end_tasks
 from akadze._worker.exchange import Exchange
 from akadze._worker.heartbeat import Heartbeat
 from akadze._worker.loop import Loop
@@ -205,10 +206,7 @@ class Serving:
                 _let_go(run.running)
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_TO_WRITE)
+        await end_tasks(tasks, patience=_TO_WRITE, first=_TO_END)
 
     async def _quietly(self, last: Any, cause: BaseException | None = None) -> None:
         try:
