@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Any, Protocol, cast
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import Connection, Engine
@@ -29,6 +30,12 @@ from akadze._drivers import (
     is_django,
     is_driver_pool,
     is_psycopg2,
+)
+from akadze._savepoints import (
+    async_savepoint,
+    async_savepoint_in_autocommit,
+    savepoint,
+    savepoint_in_autocommit,
 )
 from akadze._statement import Statement, statement
 from akadze.errors import AkadzeError, EnqueueError
@@ -74,7 +81,10 @@ class _AlchemyAsync:
         return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
     def savepoint(self) -> AbstractAsyncContextManager[Any]:
-        return self.connection.begin_nested()
+        below = self.connection.sync_connection
+        if below is not None and _autocommits(below):
+            return async_savepoint_in_autocommit(self)
+        return async_savepoint(self) if below is not None and _streams(below) else self.connection.begin_nested()
 
 
 class _AlchemySync:
@@ -86,7 +96,9 @@ class _AlchemySync:
         return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
     def savepoint(self) -> AbstractContextManager[Any]:
-        return self.connection.begin_nested()
+        if _autocommits(self.connection):
+            return savepoint_in_autocommit(self)
+        return savepoint(self) if _streams(self.connection) else self.connection.begin_nested()
 
 
 class _AlchemyAsyncSession:
@@ -98,8 +110,14 @@ class _AlchemyAsyncSession:
         result = await AsyncSession.execute(self.connection, statement.clause, parameters, execution_options=_WHOLE)
         return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
-    def savepoint(self) -> AbstractAsyncContextManager[Any]:
-        return self.connection.begin_nested()
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        below = (await self.connection.connection()).sync_connection
+        alone = below is not None and _autocommits(below)
+        async with async_savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
+            yield
+            if alone:
+                await self.connection.flush()  # begin_nested() does so by itself
 
 
 class _AlchemySyncSession:
@@ -110,8 +128,38 @@ class _AlchemySyncSession:
         result = Session.execute(self.connection, statement.clause, parameters, execution_options=_WHOLE)
         return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
-    def savepoint(self) -> AbstractContextManager[Any]:
-        return self.connection.begin_nested()
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        alone = _autocommits(self.connection.connection())
+        with savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
+            yield
+            if alone:
+                self.connection.flush()  # begin_nested() does so by itself
+
+
+def _autocommits(connection: Connection) -> bool:
+    return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+
+def _streams(connection: Connection) -> bool:
+    # SQLAlchemy then declares a cursor for its savepoint, too, which the server refuses.
+    return bool(connection.get_execution_options().get("stream_results"))
+
+
+# What a caller has registered for values of its own is not for ours.
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+
+
+class _AsyncCursor(psycopg.AsyncCursor[dict[str, Any]]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+class _Cursor(psycopg.Cursor[dict[str, Any]]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
 
 
 class _PsycopgAsync:
@@ -120,7 +168,7 @@ class _PsycopgAsync:
 
     async def rows(self, statement: Statement, **parameters: Any) -> Rows:
         # A cursor of our own: the caller's may be of another class, or give rows of another shape.
-        async with psycopg.AsyncCursor(self.connection, row_factory=dict_row) as cursor:
+        async with _AsyncCursor(self.connection, row_factory=dict_row) as cursor:
             await cursor.execute(statement.pyformat, parameters)
             # In a pipeline the cursor does not know yet whether rows will come.
             return await cursor.fetchall() if statement.returns_rows else []
@@ -140,7 +188,7 @@ class _PsycopgSync:
         self.connection = connection
 
     def rows(self, statement: Statement, **parameters: Any) -> Rows:
-        with psycopg.Cursor(self.connection, row_factory=dict_row) as cursor:
+        with _Cursor(self.connection, row_factory=dict_row) as cursor:
             cursor.execute(statement.pyformat, parameters)
             # In a pipeline the cursor does not know yet whether rows will come.
             return cursor.fetchall() if statement.returns_rows else []

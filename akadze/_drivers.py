@@ -6,20 +6,14 @@ They are recognised and used without importing them. See ``_connections`` for th
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, Protocol
 
-from akadze._statement import Statement, statement
+from akadze._savepoints import async_savepoint, savepoint, transaction
+from akadze._statement import Statement
 
 Rows = list[dict[str, Any]]
-
-_BEGIN = statement("session", "begin")
-_COMMIT = statement("session", "commit")
-_ROLLBACK = statement("session", "rollback")
-_OPEN_SAVEPOINT = statement("session", "open_savepoint")
-_RELEASE_SAVEPOINT = statement("session", "release_savepoint")
-_RETURN_TO_SAVEPOINT = statement("session", "return_to_savepoint")
 
 
 class AsyncDriverConnection(Protocol):
@@ -51,7 +45,8 @@ class AsyncpgCaller:
         return [dict(record.items()) for record in records]
 
     def savepoint(self) -> AbstractAsyncContextManager[Any]:
-        return self._transaction()
+        # asyncpg opens no savepoint of its own in a transaction that the caller began by a statement.
+        return async_savepoint(self) if self.connection.is_in_transaction() else self._transaction()
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[None]:
@@ -73,30 +68,9 @@ class Psycopg2Caller:
             return _as_dicts(cursor)
 
     def savepoint(self) -> AbstractContextManager[Any]:
-        # In autocommit outside a block there is no transaction to keep usable: a block undoes what a hook refuses.
+        # In autocommit outside a transaction there is none to keep usable: one of its own undoes what a hook refuses.
         alone = self.connection.autocommit and self.connection.info.transaction_status == 0
-        return self._block(_BEGIN, _COMMIT, _ROLLBACK) if alone else self._savepoint()
-
-    @contextmanager
-    def _block(self, begin: Statement, keep: Statement, undo: Statement) -> Iterator[None]:
-        self.rows(begin)
-        try:
-            yield
-        except BaseException:
-            self.rows(undo)
-            raise
-        self.rows(keep)
-
-    @contextmanager
-    def _savepoint(self) -> Iterator[None]:
-        self.rows(_OPEN_SAVEPOINT)
-        try:
-            yield
-        except BaseException:
-            self.rows(_RETURN_TO_SAVEPOINT)
-            self.rows(_RELEASE_SAVEPOINT)
-            raise
-        self.rows(_RELEASE_SAVEPOINT)
+        return transaction(self) if alone else savepoint(self)
 
 
 class DjangoCaller:
@@ -112,7 +86,7 @@ class DjangoCaller:
             return _as_dicts(cursor)
 
     def savepoint(self) -> AbstractContextManager[Any]:
-        from django.db import transaction  # type: ignore[import-not-found, unused-ignore]  # it is Django's connection
+        from django.db import transaction  # type: ignore[import-not-found, import-untyped, unused-ignore]  # it is Django's connection
 
         block: AbstractContextManager[Any] = transaction.atomic(using=self.connection.alias)
         return block

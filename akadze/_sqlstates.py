@@ -7,6 +7,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 UNIQUE_VIOLATION = "23505"
+NO_ACTIVE_TRANSACTION = "25P01"
 
 # Classes and codes after which the same statement may well succeed: connection lost, too many connections or out of
 # memory, restart, cancelled or timed out, deadlock or serialization failure, lock timeout, read-only standby.
