@@ -135,10 +135,12 @@ def connection(driver: str, caller: type[AlchemyConnection] = AlchemyConnection,
     return opened
 
 
-def async_session(driver: str, kind: type[AsyncSession] = AsyncSession, caller: type[Any] = AlchemyAsync) -> Opener:
+def async_session(
+    driver: str, kind: type[AsyncSession] = AsyncSession, caller: type[Any] = AlchemyAsync, **options: Any
+) -> Opener:
     @asynccontextmanager
     async def opened(url: str) -> AsyncIterator[Caller]:
-        engine = create_async_engine(url_for(driver, url))
+        engine = create_async_engine(url_for(driver, url), execution_options=options)
         async with kind(engine) as session:
             yield caller(session)
         await engine.dispose()
@@ -146,10 +148,10 @@ def async_session(driver: str, kind: type[AsyncSession] = AsyncSession, caller: 
     return opened
 
 
-def session(driver: str, kind: type[Session] = Session) -> Opener:
+def session(driver: str, kind: type[Session] = Session, **options: Any) -> Opener:
     @asynccontextmanager
     async def opened(url: str) -> AsyncIterator[Caller]:
-        engine = create_engine(url_for(driver, url))
+        engine = create_engine(url_for(driver, url), execution_options=options)
         with kind(engine) as session:
             yield AlchemySync(session)
         engine.dispose()

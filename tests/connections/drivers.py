@@ -206,6 +206,33 @@ async def psycopg_of_pool_with_dumpers(url: str) -> AsyncIterator[Caller]:
         yield PsycopgCaller(connection)
 
 
+@asynccontextmanager
+async def asyncpg_in_autocommit(url: str) -> AsyncIterator[Caller]:
+    connection = await asyncpg.connect(url)
+    yield AsyncpgCaller(connection)
+    await connection.close()
+
+
+@asynccontextmanager
+async def psycopg_async_in_autocommit(url: str) -> AsyncIterator[Caller]:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        yield PsycopgAsyncCaller(connection)
+
+
+@asynccontextmanager
+async def psycopg_in_autocommit(url: str) -> AsyncIterator[Caller]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield PsycopgCaller(connection)
+
+
+@asynccontextmanager
+async def psycopg2_in_autocommit(url: str) -> AsyncIterator[Caller]:
+    connection = psycopg2.connect(url)
+    connection.autocommit = True
+    yield Psycopg2Caller(connection)
+    connection.close()
+
+
 def of_psycopg2(settings: Mapping[str, str] | None = None, **options: Any) -> Opener:
     @asynccontextmanager
     async def opened(url: str) -> AsyncIterator[Caller]:

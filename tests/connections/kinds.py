@@ -46,3 +46,20 @@ KINDS: dict[str, Opener] = {
     "psycopg2 of a pool, logging": drivers.psycopg2_of_pool,
     "psycopg2, serializable, with loaders": drivers.psycopg2_serializable,
 }
+
+_ALONE = {"isolation_level": "AUTOCOMMIT"}
+
+#: The kinds that can commit each statement by itself, so opened.
+IN_AUTOCOMMIT: dict[str, Opener] = {
+    "sqlalchemy connection on asyncpg": alchemy.async_connection("asyncpg", **_ALONE),
+    "async sqlalchemy connection on psycopg": alchemy.async_connection("psycopg", **_ALONE),
+    "sqlalchemy connection on psycopg": alchemy.connection("psycopg", **_ALONE),
+    "sqlalchemy connection on psycopg2": alchemy.connection("psycopg2", **_ALONE),
+    "sqlalchemy session on asyncpg": alchemy.async_session("asyncpg", **_ALONE),
+    "sqlalchemy session on psycopg2": alchemy.session("psycopg2", **_ALONE),
+    "sqlalchemy session in run_sync on asyncpg": alchemy.async_session("asyncpg", caller=alchemy.InRunSync, **_ALONE),
+    "asyncpg": drivers.asyncpg_in_autocommit,
+    "async psycopg": drivers.psycopg_async_in_autocommit,
+    "psycopg": drivers.psycopg_in_autocommit,
+    "psycopg2": drivers.psycopg2_in_autocommit,
+}
