@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from akadze import Akadze
-from tests.docs import readme_setups  # noqa: F401 - registers its set-ups
+from tests.docs import operating_setups, pages_setups, readme_setups  # noqa: F401 - they register set-ups
 from tests.docs.bench import Bench
 from tests.docs.markdown import ROOT, Block, blocks, parse
 from tests.docs.setups import SET_UPS
@@ -30,7 +30,7 @@ def how_it_is_run(block: Block) -> str | None:
     """Say how a block is run, None if nobody has said so."""
     match block.mark:
         case ("run", name):
-            return "set-up" if name in SET_UPS and block.language in ("python", "sh") else None
+            return "set-up" if name in SET_UPS and block.language in ("python", "sh", "sql") else None
         case ("file", _):
             return "walk" if block.language == "python" else None
         case ("from", _):
@@ -53,21 +53,18 @@ def test_somebody_has_said_how_to_run_each_block(block: Block) -> None:
 async def test_a_block_does_what_its_page_says(block: Block, bench: Bench) -> None:
     assert block.mark is not None
     async with SET_UPS[block.mark[1]](bench):
-        if block.language == "sh":
-            for line in block.text.splitlines():
-                await bench.command(line)
-        else:
-            await bench.run(block)
+        await bench.run(block)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if walk_of(page)])
 async def test_the_commands_of_a_page_work_in_order(page: str, bench: Bench) -> None:
-    for block in walk_of(page):
+    # The application of the README is what the commands of other pages speak of.
+    files = [block for block in walk_of("README.md") if block.mark is not None]
+    for block in [*files, *walk_of(page)]:
         if block.mark is not None:
             (bench.directory / block.mark[1]).write_text(block.text)
         else:
-            for line in block.text.splitlines():
-                await bench.command(line)
+            await bench.run(block)
 
 
 @pytest.mark.parametrize("block", [block for block in ALL if how_it_is_run(block) == "part"], ids=lambda b: b.place)
