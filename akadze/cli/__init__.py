@@ -25,6 +25,6 @@ def _exit(_number: int, _frame: object) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, RuntimeError, ValueError):  # nobody reads it, it is being written to, or it is closed
+        except (AttributeError, OSError, RuntimeError, ValueError):  # there is none, or it cannot be written to now
             pass
     os._exit(0)

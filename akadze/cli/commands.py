@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -69,8 +71,9 @@ app.command()(demo.demo)
 
 def run() -> None:
     """Run the command line of this process, and end the process."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # A terminal of another encoding shows a name with escapes, rather than nothing.
-            stream.reconfigure(errors="backslashreplace")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started it
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process
+        # A terminal of another encoding shows a name with escapes, rather than nothing.
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     app(prog_name="akadze")

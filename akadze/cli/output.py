@@ -61,13 +61,15 @@ def show_one(row: Row, *, as_json: bool, sentence: str | None = None, fields: Ro
 
 
 def write(text: str) -> None:
-    """Write to stdout. Exits in silence when its reader has gone away."""
+    """Write to stdout. Exits in silence when its reader has gone away, and with 1 when it cannot be written to."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         silence(sys.stdout)
-        raise typer.Exit(0) from None
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(0) from None
+        fail(f"the output cannot be written: {error.strerror or error}")
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -82,7 +84,7 @@ def print_error(message: str) -> None:
     try:
         sys.stderr.write(f"error: {printable(without_password(message))}\n")
         sys.stderr.flush()
-    except BrokenPipeError:
+    except OSError:
         silence(sys.stderr)
 
 
