@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
@@ -14,6 +15,10 @@ from akadze.job import Job
 __all__ = ["Hooks"]
 
 Hook = Callable[..., Any]
+
+
+class HookFailed(Exception):
+    """A hook raised something that is no Exception, SystemExit for instance."""
 
 
 class Hooks:
@@ -61,6 +66,36 @@ async def async_call_hook(hook: Hook, *arguments: Any) -> None:
     result = hook(*arguments)
     if inspect.isawaitable(result):
         await result
+
+
+async def async_call_watcher(hook: Hook, *arguments: Any) -> None:
+    """Call a hook of either kind in a task of akadze's own; what is no Exception comes out as HookFailed.
+
+    It would end that task, and with it the worker. A cancellation of the task itself is let through.
+    """
+    try:
+        await async_call_hook(hook, *arguments)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _failed(hook, error) from error
+
+
+def sync_call_watcher(hook: Hook, *arguments: Any) -> None:
+    """Call a plain hook; what is no Exception comes out as HookFailed."""
+    try:
+        sync_call_hook(hook, *arguments)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _failed(hook, error) from error
+
+
+def _failed(hook: Hook, error: BaseException) -> HookFailed:
+    return HookFailed(f"the hook {name_of(hook)} raised {type(error).__name__}")
 
 
 def sync_call_hook(hook: Hook, *arguments: Any) -> None:

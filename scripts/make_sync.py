@@ -39,6 +39,7 @@ NAMES: Mapping[str, str] = {
     # ours: pairs that are written by hand, side by side
     "AsyncCaller": "SyncCaller",
     "async_call_hook": "sync_call_hook",
+    "async_call_watcher": "sync_call_watcher",
     "async_caller": "sync_caller",
     "async_reading": "sync_reading",
     "drain_body_async": "drain_body_sync",

@@ -16,7 +16,7 @@ from akadze._connections import AsyncCaller
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
-from akadze.hooks import async_call_hook
+from akadze.hooks import async_call_watcher
 
 logger = logging.getLogger("akadze.job")
 
@@ -41,7 +41,7 @@ async def tell(caller: AsyncCaller, hooks: Hooks, ids: Sequence[int], from_state
     for row in await caller.rows(_READ_JOBS, ids=list(ids)):
         job = _rows.job(row)
         for hook in hooks:
-            await async_call_hook(hook, caller.connection, job, from_state, to_state)
+            await async_call_watcher(hook, caller.connection, job, from_state, to_state)
 
 
 async def finish(

@@ -17,7 +17,7 @@ from akadze._connections import SyncCaller
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
-from akadze.hooks import sync_call_hook
+from akadze.hooks import sync_call_watcher
 
 logger = logging.getLogger("akadze.job")
 
@@ -42,7 +42,7 @@ def tell(caller: SyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, 
     for row in caller.rows(_READ_JOBS, ids=list(ids)):
         job = _rows.job(row)
         for hook in hooks:
-            sync_call_hook(hook, caller.connection, job, from_state, to_state)
+            sync_call_watcher(hook, caller.connection, job, from_state, to_state)
 
 
 def finish(

@@ -21,7 +21,7 @@ from akadze._statement import statement
 from akadze._states import QUEUED, RUNNING
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
-from akadze.hooks import async_call_hook
+from akadze.hooks import async_call_watcher
 from akadze.job import Job
 
 _CLAIM_PLAIN = statement("claim", "claim_plain")
@@ -43,7 +43,7 @@ logger = logging.getLogger("akadze.job")
 Outcome = tuple[int, int, str]
 
 _Cursor = psycopg.AsyncRawCursor[Any] | None
-_Sent = tuple[_Cursor, _Cursor, _Cursor]
+_Sent = tuple[_Cursor, _Cursor, _Cursor, _Cursor]
 
 #: Keys looked at per level in one claim. Up to this many the choice is exact; beyond, claims rotate through them.
 _LANES = 300
@@ -178,12 +178,11 @@ class Exchange:
         async with held.owner.begin():
             # SQLAlchemy has begun, and psycopg begins with the first of these: one round trip for all of them.
             async with held.raw.pipeline():
-                sent = await self._send(held, outcomes, free, stepping=stepping)
-                if outcomes:
-                    jobs = await held.execute(_READ_JOBS, ids=[outcome[0] for outcome in outcomes])
+                sent = await self._send(held, outcomes, free, stepping=stepping, watched=True)
             answer = await self._received(sent, free)
             ended = {key[0]: key for key in answer.written}
-            if outcomes:
+            jobs = sent[3]
+            if jobs is not None:
                 for row in await held.as_dicts(jobs):
                     if row["id"] in ended:
                         await _call(hooks, held.owner, _rows.job(row), RUNNING, row["state"], ended[row["id"]])
@@ -221,10 +220,16 @@ class Exchange:
         return Answer(set(written), refused, rows, self._learn(chosen, rows, free))
 
     async def _send(
-        self, held: HeldRaw, outcomes: Sequence[Outcome], free: Mapping[str, int], *, stepping: bool
+        self,
+        held: HeldRaw,
+        outcomes: Sequence[Outcome],
+        free: Mapping[str, int],
+        *,
+        stepping: bool,
+        watched: bool = False,
     ) -> _Sent:
         """Put the statements of an exchange into the pipeline that is open on ``held``."""
-        chosen = finished = claimed = None
+        chosen = finished = claimed = jobs = None
         if not held.direct:
             await held.execute(_TUNE_SESSION, local=True)
         if stepping:
@@ -232,14 +237,17 @@ class Exchange:
         if outcomes:
             text = f"[{','.join([outcome for _, _, outcome in outcomes])}]"
             finished = await held.execute(_FINISH_RUNS, outcomes=text, worker=self._worker)
+            if watched:
+                # Before the claim, which may start one of them again.
+                jobs = await held.execute(_READ_JOBS, ids=[outcome[0] for outcome in outcomes])
         if stepping:
             claimed = await held.execute(_TAKE_CHOSEN, **self._taking(free))
         elif free:
             claimed = await held.execute(_CLAIM_PLAIN, **self._taking(free), **self._knowing())
-        return chosen, finished, claimed
+        return chosen, finished, claimed, jobs
 
     async def _received(self, sent: _Sent, free: Mapping[str, int]) -> Answer:
-        chosen, finished, claimed = sent
+        chosen, finished, claimed, _ = sent
         written = {(row[0], row[1]) for row in await finished.fetchall()} if finished is not None else set()
         rows = await claimed.fetchall() if claimed is not None else []
         again = self._learn(await chosen.fetchone() if chosen is not None else None, rows, free)
@@ -295,7 +303,7 @@ async def _call(
 ) -> None:
     for hook in hooks:
         try:
-            await async_call_hook(hook, connection, job, from_state, to_state)
+            await async_call_watcher(hook, connection, job, from_state, to_state)
         except Exception as error:
             if is_connection_lost(error):
                 raise

@@ -220,8 +220,9 @@ class Serving:
 
 def _failure(parts: dict[asyncio.Task[Any], str]) -> BaseException | None:
     for part, name in parts.items():
-        if part.done() and not part.cancelled():
-            error = part.exception()
+        if part.done():
+            # Nobody here has cancelled it: something that it called has raised CancelledError.
+            error = RuntimeError(f"{name} of the worker broke off") if part.cancelled() else part.exception()
             if error is not None:
                 logger.debug("%s failed", name)
                 return error
