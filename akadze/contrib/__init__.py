@@ -1,0 +1,1 @@
+"""Integrations with frameworks: one package for each, imported only where it is used."""
