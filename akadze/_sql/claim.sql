@@ -8,6 +8,7 @@
 -- meanwhile is checked again (read committed). A key that has a limits row is left alone here, whatever the caller believes.
 -- Levels are the priorities of a queue. Between two known levels (known_*: with the run_at from which to read) one probe looks
 -- for a new level; no known levels is the full look. The known run_at spares the dead index entries in front of it.
+-- Time is that of the statement: hooks of outcomes may have run for long in this transaction.
 -- The aggregate and "offset 0" keep the lateral queries whole: flattened, they would be run, and would lock, once per use.
 with recursive known as materialized (
   select k.queue, k.priority, k.run_at
@@ -34,10 +35,10 @@ with recursive known as materialized (
     select coalesce(array_agg(b.id), cast('{}' as bigint[])) as ids
     from (
       select j.id from akadze.jobs j
-      where j.state = 'queued' and j.queue = l.queue and j.priority = step.priority and j.run_at <= now()
+      where j.state = 'queued' and j.queue = l.queue and j.priority = step.priority and j.run_at <= statement_timestamp()
         and j.run_at >= coalesce((select k.run_at from known k where k.queue = l.queue and k.priority = step.priority), '-infinity')
         and j.task = any (cast(:tasks as text[]))
-        and (least(j.expires_at, j.cancel_requested_at) > now()) is not false
+        and (least(j.expires_at, j.cancel_requested_at) > statement_timestamp()) is not false
         and (j.limit_key is null or not exists (select from akadze.limits m where m.key = j.limit_key))
       order by j.run_at, j.id
       limit l.room
@@ -47,7 +48,7 @@ with recursive known as materialized (
   where l.room > 0 and step.priority is not null
 ), claimed as (
   update akadze.jobs j
-  set state = 'running', run_count = j.run_count + 1, worker_id = cast(:worker as uuid), started_at = now()
+  set state = 'running', run_count = j.run_count + 1, worker_id = cast(:worker as uuid), started_at = statement_timestamp()
   where j.id = any (array(select unnest(l.ids) from level l))
   returning j.id, j.task, j.queue, j.priority, j.args, j.meta, j.run_count, j.attempt, j.max_attempts, j.snoozes, j.run_at,
     j.expires_at, j.unique_key, j.limit_key, j.cancel_requested_at, j.errors, j.started_at
@@ -63,8 +64,8 @@ order by c.priority desc, c.run_at, c.id
 -- A limit is exact because (1) the limits rows of the keys are locked since choose_*, so nobody else counts or starts jobs of
 -- these keys, and (2) this is a new statement under read committed: its snapshot is younger than the locks and sees all that
 -- earlier holders did. A key whose limits row choose_* did not lock (set_limit came in between) starts nothing this time.
--- moment: one clock for counting and marking. now() is the time of BEGIN, before the wait for the locks: a mark with it would
--- leave the window too early.
+-- moment: one clock for counting, marking and expiry. now() is the time of BEGIN, before the wait for the locks: a mark with it
+-- would leave the window too early, and a job that was asked to cancel or has expired meanwhile would be started.
 with moment as materialized (
   select clock_timestamp() as at
 ), chosen as materialized (
@@ -93,7 +94,7 @@ with moment as materialized (
     select j.id
     from admitted a
     join akadze.jobs j on j.id = a.id
-    where a.queue = q.queue and j.state = 'queued' and j.run_at <= now() and (least(j.expires_at, j.cancel_requested_at) > now()) is not false
+    where a.queue = q.queue and j.state = 'queued' and j.cancel_requested_at is null and (j.expires_at > (select t.at from moment t)) is not false
     order by a.place
     limit q.slots
     for update of j skip locked
