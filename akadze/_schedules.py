@@ -9,6 +9,7 @@ from typing import Any
 
 from akadze._cron import Cron, Every
 from akadze._options import check_name, check_queue
+from akadze._published import publish
 from akadze.errors import AkadzeError
 
 __all__ = ["ScheduleSpec"]
@@ -32,7 +33,7 @@ class ScheduleSpec:
     timezone: str | None = None
 
 
-ScheduleSpec.__module__ = "akadze"
+publish(ScheduleSpec)
 
 _KEYS = tuple(field.name for field in fields(ScheduleSpec))
 

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from akadze._published import publish
+
 __all__ = ["JobSummary", "LimitSummary", "QueueSnapshot", "StateCount", "WorkerSummary"]
 
 
@@ -69,5 +71,4 @@ class WorkerSummary:
     heartbeat_at: datetime
 
 
-for _public in (JobSummary, StateCount, QueueSnapshot, LimitSummary, WorkerSummary):
-    _public.__module__ = "akadze"
+publish(JobSummary, StateCount, QueueSnapshot, LimitSummary, WorkerSummary)
