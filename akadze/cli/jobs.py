@@ -22,7 +22,7 @@ app = typer.Typer(
 
 _MOST = 1000
 
-JobIds = Annotated[list[int], typer.Argument(metavar="ID...", show_default=False, help="Ids of jobs.")]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID", show_default=False, help="Ids of the jobs.")]
 
 
 def _state(text: str) -> str:
@@ -51,7 +51,7 @@ def list_(
     as_json: AsJson = False,
     database_url: DatabaseUrl = "",
 ) -> None:
-    """List jobs: the highest priority first, then by run_at and id. Arguments, results and errors are not shown."""
+    """List jobs, the highest priority first, then by run_at and id. Arguments, results and errors are not shown."""
     from akadze import sync
     from akadze._options import check_meta, check_queue
     from akadze.errors import AkadzeError

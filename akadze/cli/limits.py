@@ -53,9 +53,9 @@ def set_(
     as_json: AsJson = False,
     database_url: DatabaseUrl = "",
 ) -> None:
-    """Set the limits of a key, in the whole cluster, for jobs that are not started yet.
+    """Set the limits of a key.
 
-    What is not given keeps its value. 0 lets nothing start.
+    They hold in the whole cluster, from the next claim on. What is not given keeps its value. 0 lets nothing start.
     """
     from akadze import sync
     from akadze._options import check_limit
