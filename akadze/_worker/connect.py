@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from sqlalchemy import Connection, NullPool
@@ -19,17 +20,26 @@ _TUNE_SESSION = statement("session", "tune_session")
 
 Raw = psycopg.AsyncConnection[Any]
 
+#: The driver's connection below each held one.
+_BELOW: WeakKeyDictionary[AsyncConnection, Any] = WeakKeyDictionary()
+
 
 async def open_held(engine: AsyncEngine) -> AsyncConnection:
     """Open a connection as the engine opens its own, and take it out of the pool, so that it takes nobody's place."""
     connection = await engine.connect()
     try:
         connection = await connection.execution_options(isolation_level="READ COMMITTED")
-        await connection.run_sync(lambda below: below.detach())
+        _BELOW[connection] = await connection.run_sync(_detach)
         return connection
     except BaseException:
         await close_held(connection)
         raise
+
+
+def _detach(connection: Connection) -> Any:
+    below = connection.connection.dbapi_connection
+    connection.detach()
+    return below
 
 
 def psycopg_engine(engine: AsyncEngine) -> AsyncEngine:
@@ -45,21 +55,17 @@ def _is_psycopg(engine: AsyncEngine) -> bool:
 
 
 async def close_held(connection: AsyncConnection) -> None:
-    """Close a connection of open_held for good.
+    """Close a connection of open_held for good, whatever has happened to it.
 
-    SQLAlchemy closes a detached connection only with drivers that can end one without waiting; psycopg cannot.
+    SQLAlchemy does not close a detached connection that it gives up, after a cancelled statement for instance.
     """
+    below = _BELOW.pop(connection, None)
     try:
-        if not connection.closed and not connection.invalidated:
-            await connection.run_sync(_close_driver)
+        if below is not None:
+            await connection.run_sync(lambda above: above.dialect.do_terminate(below))
     finally:
         await connection.invalidate()
         await connection.close()
-
-
-def _close_driver(connection: Connection) -> None:
-    below: Any = connection.connection.dbapi_connection
-    connection.dialect.do_terminate(below)
 
 
 class HeldRaw:
