@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from akadze import _verdict
+from akadze import hooks as _hooks
 from akadze._arguments import result_to_json
 from akadze._failure import name_of
 from akadze._states import FAILED
@@ -251,7 +252,8 @@ def _judged(run: Run, error: BaseException) -> _verdict.Move:
 
 def _frames(error: BaseException) -> str:
     """Return where the error was raised, without its message: that may hold arguments."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-10) if frame.filename != __file__]
+    own = (__file__, _hooks.__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-10) if frame.filename not in own]
     return "".join(traceback.format_list(frames)).rstrip()
 
 
