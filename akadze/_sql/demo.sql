@@ -110,4 +110,4 @@ delete from akadze.periodic_runs p where p.task = any (cast(:tasks as text[]))
 
 -- name: delete_shop
 -- The schema that the demo made, having found none of that name.
-drop schema shop cascade
+drop schema if exists shop cascade

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 import time
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -67,7 +68,8 @@ def _on_given(screen: Screen, url: str, *, keep: bool) -> int:
     try:
         code = asyncio.run(_play(screen, url, first=first))
     except BaseException:
-        _clear(url, first)
+        with suppress(psycopg.Error):  # what went wrong before is what counts
+            _clear(url, first)
         raise
     if keep:
         _tell_how_to_go_on(screen, None)
