@@ -6,16 +6,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 
-import psycopg
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
-
 from akadze._arguments import Arguments
 from akadze._async.bound import BoundTask
 from akadze._connections import is_async_session, is_sync_session, refuse_session
-from akadze._drivers import AsyncDriverConnection, DriverConnection
 from akadze._options import check_name, check_queue, check_task_options
+from akadze._session_types import AnyAsyncSession, AnySyncSession
 from akadze._sync.bound import BoundTask as SyncBoundTask
 from akadze.outcomes import BackoffPolicy
 
@@ -28,11 +23,6 @@ P = ParamSpec("P")
 
 BoundTask.__module__ = __name__
 SyncBoundTask.__module__ = __name__
-
-AnyAsyncSession = (
-    AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any] | AsyncDriverConnection
-)
-AnySyncSession = Connection | Session | scoped_session[Any] | psycopg.Connection[Any] | DriverConnection
 
 
 class Task(Generic[P]):

@@ -37,6 +37,8 @@ NAMES: Mapping[str, str] = {
     "async_sessionmaker": "sessionmaker",
     "asynccontextmanager": "contextmanager",
     # ours: pairs that are written by hand, side by side
+    "AnyAsyncSession": "AnySyncSession",
+    "AnyAsyncSource": "AnySyncSource",
     "AsyncCaller": "SyncCaller",
     "async_call_hook": "sync_call_hook",
     "async_call_watcher": "sync_call_watcher",

@@ -10,6 +10,7 @@ from akadze import _rows
 from akadze._async.transitions import tell
 from akadze._connections import async_caller
 from akadze._options import new_job
+from akadze._session_types import AnyAsyncSession
 from akadze._statement import statement
 from akadze._states import CANCELLED, QUEUED
 from akadze.errors import DuplicateJob, EnqueueError
@@ -35,7 +36,7 @@ class BoundTask(Generic[P]):
         self,
         task: Task[P],
         *,
-        session: Any,
+        session: AnyAsyncSession,
         delay: timedelta | None,
         run_at: datetime | None,
         priority: int,

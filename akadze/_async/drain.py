@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 from uuid import UUID, uuid4
 
 from akadze import _rows
@@ -16,6 +15,7 @@ from akadze._bodies import drain_body_async, drain_pause_async
 from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
 from akadze._options import check_number
+from akadze._session_types import AnyAsyncSession
 from akadze._statement import statement
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
@@ -34,7 +34,7 @@ _DRAIN_LIMIT = 1000
 _TTL = 3600.0
 
 
-async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = None) -> None:
+async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncSession | None = None) -> None:
     """Run every job that is ready now, one after another. Jobs scheduled in the future stay queued.
 
     Ready means a claim can take it, or a step cancels it (cancel requested, expired). Jobs of a paused queue stay

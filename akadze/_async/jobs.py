@@ -8,6 +8,7 @@ from typing import Any
 from akadze import _rows
 from akadze._connections import async_caller, async_reading
 from akadze._options import check_job_id, check_meta, check_number, check_queue
+from akadze._session_types import AnyAsyncSession, AnyAsyncSource
 from akadze._sqlstates import UNIQUE_VIOLATION, sqlstate
 from akadze._statement import statement
 from akadze._states import FAILED, STATES
@@ -22,7 +23,7 @@ _LIMIT_DEFAULT = 50
 _LIMIT_MOST = 1000
 
 
-async def request_cancel(session: Any, job_id: int) -> None:
+async def request_cancel(session: AnyAsyncSession, job_id: int) -> None:
     """Ask a queued or running job to stop, in the transaction of the session. The worker applies the cancellation.
 
     A queued job is cancelled without running. A running job is not interrupted: if its body returns a storable result,
@@ -34,7 +35,7 @@ async def request_cancel(session: Any, job_id: int) -> None:
         raise AkadzeError(f"there is no job {job_id}: it may have been deleted after the retention time")
 
 
-async def requeue(session: Any, job_id: int) -> None:
+async def requeue(session: AnyAsyncSession, job_id: int) -> None:
     """Return a failed job to the queue, in the transaction of the session. Keeps attempt, errors, and args.
 
     ``max_attempts`` is raised by what one more attempt needs. Raises AkadzeError if there is no such job, it has not
@@ -58,7 +59,7 @@ async def requeue(session: Any, job_id: int) -> None:
 
 
 async def list_jobs(
-    engine: Any,
+    engine: AnyAsyncSource,
     *,
     queue: str | None = None,
     state: str | None = None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from akadze import _rows
 from akadze._connections import async_caller, async_reading
 from akadze._options import check_limit, check_limit_key
+from akadze._session_types import AnyAsyncSession, AnyAsyncSource
 from akadze._statement import statement
 from akadze.errors import AkadzeError
 from akadze.summaries import LimitSummary
@@ -19,7 +19,7 @@ _LIST_LIMITS = statement("limits", "list_limits")
 
 
 async def set_limit(
-    session: Any,
+    session: AnyAsyncSession,
     key: str,
     max_running: int | None = None,
     *,
@@ -40,7 +40,7 @@ async def set_limit(
     await caller.rows(_SET_LIMIT, key=checked, max_running=running, max_starts=starts, window=window)
 
 
-async def clear_limit(session: Any, key: str) -> None:
+async def clear_limit(session: AnyAsyncSession, key: str) -> None:
     """Delete the limits row and the start marks for key, in the transaction of the session. Idempotent.
 
     The key is unlimited then: jobs that carry it are claimed like jobs with no limit. A later ``set_limit`` starts its
@@ -52,7 +52,7 @@ async def clear_limit(session: Any, key: str) -> None:
     await caller.rows(_DELETE_STARTS, key=checked)
 
 
-async def list_limits(engine: Any) -> tuple[LimitSummary, ...]:
+async def list_limits(engine: AnyAsyncSource) -> tuple[LimitSummary, ...]:
     """Return every limits row, ordered by key. Does not mutate state."""
     async with async_reading(engine) as caller:
         rows = await caller.rows(_LIST_LIMITS)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from akadze._async.queues import read_pauses, read_snapshot
 from akadze._connections import async_reading
 from akadze._prometheus import Family, render
+from akadze._session_types import AnyAsyncSource
 
 
-async def render_metrics(engine: Any) -> str:
+async def render_metrics(engine: AnyAsyncSource) -> str:
     """Return Prometheus exposition text for jobs, lag, busy, and pauses. Reads committed rows, writes nothing.
 
     Serve it as ``text/plain; version=0.0.4; charset=utf-8``.

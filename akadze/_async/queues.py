@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from akadze._connections import AsyncCaller, async_caller, async_reading
 from akadze._options import check_queue
+from akadze._session_types import AnyAsyncSession, AnyAsyncSource
 from akadze._statement import statement
 from akadze._states import RUNNING
 from akadze.errors import AkadzeError
@@ -20,7 +20,7 @@ _WAKE_QUEUE = statement("queues", "wake_queue")
 _LIST_PAUSES = statement("queues", "list_pauses")
 
 
-async def queue_snapshot(engine: Any) -> QueueSnapshot:
+async def queue_snapshot(engine: AnyAsyncSource) -> QueueSnapshot:
     """Return depth, lag of the oldest ready job, and how many jobs are running. Reads committed rows.
 
     A job is ready when a claim could take it now; those of a paused queue are not.
@@ -44,13 +44,13 @@ async def read_pauses(caller: AsyncCaller) -> list[str]:
     return [row["queue"] for row in await caller.rows(_LIST_PAUSES)]
 
 
-async def list_paused_queues(engine: Any) -> tuple[str, ...]:
+async def list_paused_queues(engine: AnyAsyncSource) -> tuple[str, ...]:
     """Return the names of the paused queues, in order."""
     async with async_reading(engine) as caller:
         return tuple(await read_pauses(caller))
 
 
-async def pause_queue(session: Any, queue: str) -> None:
+async def pause_queue(session: AnyAsyncSession, queue: str) -> None:
     """Stop new claims from this queue, in the transaction of the session. Running jobs finish. Idempotent.
 
     Raises AkadzeError for a name that no queue can have, or a session that cannot be used.
@@ -58,7 +58,7 @@ async def pause_queue(session: Any, queue: str) -> None:
     await async_caller(session, error=AkadzeError).rows(_PAUSE_QUEUE, queue=check_queue(queue))
 
 
-async def resume_queue(session: Any, queue: str) -> None:
+async def resume_queue(session: AnyAsyncSession, queue: str) -> None:
     """Allow claims from this queue again, in the transaction of the session. Idempotent if it was not paused.
 
     Raises AkadzeError for a name that no queue can have, or a session that cannot be used.

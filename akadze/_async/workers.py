@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from akadze import _rows
 from akadze._connections import async_reading
+from akadze._session_types import AnyAsyncSource
 from akadze._statement import statement
 from akadze.summaries import WorkerSummary
 
 _LIST_WORKERS = statement("workers", "list_workers")
 
 
-async def list_workers(engine: Any) -> tuple[WorkerSummary, ...]:
+async def list_workers(engine: AnyAsyncSource) -> tuple[WorkerSummary, ...]:
     """Return registered workers, the latest heartbeat first, then by id. Does not mutate state."""
     async with async_reading(engine) as caller:
         rows = await caller.rows(_LIST_WORKERS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 from akadze import _rows
 from akadze._connections import sync_caller
 from akadze._options import new_job
+from akadze._session_types import AnySyncSession
 from akadze._statement import statement
 from akadze._states import CANCELLED, QUEUED
 from akadze._sync.transitions import tell
@@ -36,7 +37,7 @@ class BoundTask(Generic[P]):
         self,
         task: Task[P],
         *,
-        session: Any,
+        session: AnySyncSession,
         delay: timedelta | None,
         run_at: datetime | None,
         priority: int,

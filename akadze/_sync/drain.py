@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from uuid import UUID, uuid4
 
 from akadze import _rows
@@ -16,6 +15,7 @@ from akadze._bodies import drain_body_sync, drain_pause_sync
 from akadze._claimed import ClaimedRun
 from akadze._connections import SyncCaller, sync_caller
 from akadze._options import check_number
+from akadze._session_types import AnySyncSession
 from akadze._statement import statement
 from akadze._sync.transitions import cancel_doomed, finish, watch_claims
 from akadze.app import Akadze
@@ -35,7 +35,7 @@ _DRAIN_LIMIT = 1000
 _TTL = 3600.0
 
 
-def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: Any = None) -> None:
+def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession | None = None) -> None:
     """Run every job that is ready now, one after another. Jobs scheduled in the future stay queued.
 
     Ready means a claim can take it, or a step cancels it (cancel requested, expired). Jobs of a paused queue stay

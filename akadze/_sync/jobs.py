@@ -9,6 +9,7 @@ from typing import Any
 from akadze import _rows
 from akadze._connections import sync_caller, sync_reading
 from akadze._options import check_job_id, check_meta, check_number, check_queue
+from akadze._session_types import AnySyncSession, AnySyncSource
 from akadze._sqlstates import UNIQUE_VIOLATION, sqlstate
 from akadze._statement import statement
 from akadze._states import FAILED, STATES
@@ -23,7 +24,7 @@ _LIMIT_DEFAULT = 50
 _LIMIT_MOST = 1000
 
 
-def request_cancel(session: Any, job_id: int) -> None:
+def request_cancel(session: AnySyncSession, job_id: int) -> None:
     """Ask a queued or running job to stop, in the transaction of the session. The worker applies the cancellation.
 
     A queued job is cancelled without running. A running job is not interrupted: if its body returns a storable result,
@@ -35,7 +36,7 @@ def request_cancel(session: Any, job_id: int) -> None:
         raise AkadzeError(f"there is no job {job_id}: it may have been deleted after the retention time")
 
 
-def requeue(session: Any, job_id: int) -> None:
+def requeue(session: AnySyncSession, job_id: int) -> None:
     """Return a failed job to the queue, in the transaction of the session. Keeps attempt, errors, and args.
 
     ``max_attempts`` is raised by what one more attempt needs. Raises AkadzeError if there is no such job, it has not
@@ -59,7 +60,7 @@ def requeue(session: Any, job_id: int) -> None:
 
 
 def list_jobs(
-    engine: Any,
+    engine: AnySyncSource,
     *,
     queue: str | None = None,
     state: str | None = None,

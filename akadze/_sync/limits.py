@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from akadze import _rows
 from akadze._connections import sync_caller, sync_reading
 from akadze._options import check_limit, check_limit_key
+from akadze._session_types import AnySyncSession, AnySyncSource
 from akadze._statement import statement
 from akadze.errors import AkadzeError
 from akadze.summaries import LimitSummary
@@ -20,7 +20,7 @@ _LIST_LIMITS = statement("limits", "list_limits")
 
 
 def set_limit(
-    session: Any,
+    session: AnySyncSession,
     key: str,
     max_running: int | None = None,
     *,
@@ -41,7 +41,7 @@ def set_limit(
     caller.rows(_SET_LIMIT, key=checked, max_running=running, max_starts=starts, window=window)
 
 
-def clear_limit(session: Any, key: str) -> None:
+def clear_limit(session: AnySyncSession, key: str) -> None:
     """Delete the limits row and the start marks for key, in the transaction of the session. Idempotent.
 
     The key is unlimited then: jobs that carry it are claimed like jobs with no limit. A later ``set_limit`` starts its
@@ -53,7 +53,7 @@ def clear_limit(session: Any, key: str) -> None:
     caller.rows(_DELETE_STARTS, key=checked)
 
 
-def list_limits(engine: Any) -> tuple[LimitSummary, ...]:
+def list_limits(engine: AnySyncSource) -> tuple[LimitSummary, ...]:
     """Return every limits row, ordered by key. Does not mutate state."""
     with sync_reading(engine) as caller:
         rows = caller.rows(_LIST_LIMITS)

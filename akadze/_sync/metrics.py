@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from akadze._connections import sync_reading
 from akadze._prometheus import Family, render
+from akadze._session_types import AnySyncSource
 from akadze._sync.queues import read_pauses, read_snapshot
 
 
-def render_metrics(engine: Any) -> str:
+def render_metrics(engine: AnySyncSource) -> str:
     """Return Prometheus exposition text for jobs, lag, busy, and pauses. Reads committed rows, writes nothing.
 
     Serve it as ``text/plain; version=0.0.4; charset=utf-8``.

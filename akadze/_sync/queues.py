@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from akadze._connections import SyncCaller, sync_caller, sync_reading
 from akadze._options import check_queue
+from akadze._session_types import AnySyncSession, AnySyncSource
 from akadze._statement import statement
 from akadze._states import RUNNING
 from akadze.errors import AkadzeError
@@ -21,7 +21,7 @@ _WAKE_QUEUE = statement("queues", "wake_queue")
 _LIST_PAUSES = statement("queues", "list_pauses")
 
 
-def queue_snapshot(engine: Any) -> QueueSnapshot:
+def queue_snapshot(engine: AnySyncSource) -> QueueSnapshot:
     """Return depth, lag of the oldest ready job, and how many jobs are running. Reads committed rows.
 
     A job is ready when a claim could take it now; those of a paused queue are not.
@@ -45,13 +45,13 @@ def read_pauses(caller: SyncCaller) -> list[str]:
     return [row["queue"] for row in caller.rows(_LIST_PAUSES)]
 
 
-def list_paused_queues(engine: Any) -> tuple[str, ...]:
+def list_paused_queues(engine: AnySyncSource) -> tuple[str, ...]:
     """Return the names of the paused queues, in order."""
     with sync_reading(engine) as caller:
         return tuple(read_pauses(caller))
 
 
-def pause_queue(session: Any, queue: str) -> None:
+def pause_queue(session: AnySyncSession, queue: str) -> None:
     """Stop new claims from this queue, in the transaction of the session. Running jobs finish. Idempotent.
 
     Raises AkadzeError for a name that no queue can have, or a session that cannot be used.
@@ -59,7 +59,7 @@ def pause_queue(session: Any, queue: str) -> None:
     sync_caller(session, error=AkadzeError).rows(_PAUSE_QUEUE, queue=check_queue(queue))
 
 
-def resume_queue(session: Any, queue: str) -> None:
+def resume_queue(session: AnySyncSession, queue: str) -> None:
     """Allow claims from this queue again, in the transaction of the session. Idempotent if it was not paused.
 
     Raises AkadzeError for a name that no queue can have, or a session that cannot be used.

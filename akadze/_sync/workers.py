@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from akadze import _rows
 from akadze._connections import sync_reading
+from akadze._session_types import AnySyncSource
 from akadze._statement import statement
 from akadze.summaries import WorkerSummary
 
 _LIST_WORKERS = statement("workers", "list_workers")
 
 
-def list_workers(engine: Any) -> tuple[WorkerSummary, ...]:
+def list_workers(engine: AnySyncSource) -> tuple[WorkerSummary, ...]:
     """Return registered workers, the latest heartbeat first, then by id. Does not mutate state."""
     with sync_reading(engine) as caller:
         rows = caller.rows(_LIST_WORKERS)

@@ -184,7 +184,8 @@ def test_both_colours_of_a_call_are_alike(one: Callable[..., Any], other: Callab
     if one is akadze.current:
         assert shown(one) == shown(other)
     else:
-        assert inspect.signature(one) == inspect.signature(other)
+        # Parameters, defaults, annotations and results; only the kind of session has the colour in its name.
+        assert str(inspect.signature(one)).replace("AnyAsync", "AnySync") == str(inspect.signature(other))
         assert inspect.iscoroutinefunction(one)
     assert not inspect.iscoroutinefunction(other)
     assert one.__doc__
