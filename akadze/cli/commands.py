@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from akadze.cli import demo, jobs, limits, metrics, migrate, queues, worker, workers
+from akadze.cli import bench, demo, jobs, limits, metrics, migrate, queues, worker, workers
 from akadze.cli.options import DATABASE_URL
 from akadze.cli.output import fail, write
 
@@ -66,6 +66,7 @@ app.add_typer(queues.app, name="queues")
 app.add_typer(limits.app, name="limits")
 app.add_typer(workers.app, name="workers")
 app.command()(metrics.metrics)
+app.command()(bench.bench)
 app.command()(demo.demo)
 
 
