@@ -51,11 +51,13 @@ NAMES: Mapping[str, str] = {
 # Imports that a twin takes from another module: "module.name", or "module" for whatever is imported from it.
 MODULES: Mapping[str, str] = {
     # ours: what tests import of the public API
+    "akadze.applied_versions": "akadze.sync",
     "akadze.clear_limit": "akadze.sync",
     "akadze.list_jobs": "akadze.sync",
     "akadze.list_limits": "akadze.sync",
     "akadze.list_paused_queues": "akadze.sync",
     "akadze.list_workers": "akadze.sync",
+    "akadze.migrate": "akadze.sync",
     "akadze.pause_queue": "akadze.sync",
     "akadze.queue_snapshot": "akadze.sync",
     "akadze.request_cancel": "akadze.sync",
