@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
-from sqlalchemy import Connection, NullPool
+from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from akadze._connections import driver_connection
@@ -25,8 +25,8 @@ _BELOW: WeakKeyDictionary[AsyncConnection, Any] = WeakKeyDictionary()
 
 
 async def open_held(engine: AsyncEngine) -> AsyncConnection:
-    """Open a connection as the engine opens its own, and take it out of the pool, so that it takes nobody's place."""
-    connection = await engine.connect()
+    """Open a connection as the engine opens its own, beside its pool: it takes nobody's place and waits for none."""
+    connection = await _beside_pool(engine).connect()
     try:
         connection = await connection.execution_options(isolation_level="READ COMMITTED")
         _BELOW[connection] = await connection.run_sync(_detach)
@@ -34,6 +34,12 @@ async def open_held(engine: AsyncEngine) -> AsyncConnection:
     except BaseException:
         await close_held(connection)
         raise
+
+
+def _beside_pool(engine: AsyncEngine) -> AsyncEngine:
+    # The same dialect, and a pool that is empty but has the same creator and events.
+    below = engine.sync_engine
+    return AsyncEngine(Engine(below.pool.recreate(), below.dialect, below.url))
 
 
 def _detach(connection: Connection) -> Any:

@@ -1,0 +1,192 @@
+"""An idle worker is woken by NOTIFY; polling finds what no notification told of."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from akadze import Akadze, Retry, Snooze, current, requeue, resume_queue
+from akadze.task import Task
+from tests.worker.proxy import proxied
+from tests.worker.serving import Serve, Served
+from tests.worker.table import Table, enqueue, enqueue_many
+
+# Polling that no test waits for.
+NEVER = 600
+
+SLEEPS = "select sleeping from akadze.workers where id = %s"
+
+
+@pytest.fixture
+def task(app: Akadze) -> Task[[]]:
+    async def body() -> None:
+        pass
+
+    return app.register(body, name="task")
+
+
+async def asleep(served: Served, table: Table) -> None:
+    await table.until(SLEEPS, served.id)
+
+
+async def test_a_sleeping_worker_is_woken_by_each_way_in_which_a_job_becomes_ready(
+    app: Akadze, task: Task[[]], table: Table, serve: Serve
+) -> None:
+    served = await serve(poll_interval=NEVER)
+    await asleep(served, table)
+    assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+    await asleep(served, table)
+    await table.ended(*await enqueue_many(task, [{}] * 3))
+    await asleep(served, table)
+    failed = (await table.rows("insert into akadze.jobs (task, state) values ('task', 'failed') returning id"))[0]["id"]
+    async with app.engine.begin() as connection:
+        await requeue(connection, failed)
+    await table.ended(failed)
+    await table.rows("insert into akadze.queue_pauses (queue) values ('default')")
+    paused = await enqueue(task)
+    await asleep(served, table)
+    async with app.engine.begin() as connection:
+        await resume_queue(connection, "default")
+    await table.ended(paused)
+
+
+async def test_a_rolled_back_enqueue_wakes_nobody_and_a_late_commit_does(
+    app: Akadze, task: Task[[]], table: Table, serve: Serve
+) -> None:
+    served = await serve(poll_interval=NEVER)
+    await asleep(served, table)
+    async with app.engine.connect() as connection:
+        await connection.begin()
+        await task.using(session=connection).enqueue()
+        await connection.rollback()
+        await connection.begin()
+        await task.using(session=connection).enqueue()
+        assert await table.value(SLEEPS, served.id)
+        await connection.commit()
+    await table.until("select count(*) = 1 from akadze.jobs where state = 'succeeded'")
+
+
+async def test_jobs_of_other_queues_do_not_wake_a_worker(
+    app: Akadze, task: Task[[]], table: Table, serve: Serve
+) -> None:
+    async def body() -> None:
+        pass
+
+    other = await enqueue(app.register(body, name="other", queue="other"))
+    served = await serve(queues=["default"], poll_interval=NEVER)
+    await asleep(served, table)
+    await table.rows("select pg_notify('akadze', 'other')")
+    await table.ended(await enqueue(task))
+    assert (await table.job(other))["state"] == "queued"
+
+
+async def test_without_notify_new_jobs_are_found_by_polling(task: Task[[]], table: Table, serve: Serve) -> None:
+    await serve(notify=False, poll_interval=0.05)
+    for _ in range(3):
+        assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+    assert await table.value("select count(*) = 0 from pg_stat_activity where query ilike 'listen%%'")
+    assert not await table.value("select bool_or(sleeping) from akadze.workers")
+
+
+async def test_a_job_that_came_in_past_the_api_is_found_by_polling(task: Task[[]], table: Table, serve: Serve) -> None:
+    served = await serve(poll_interval=0.05)
+    await asleep(served, table)
+    await table.rows("insert into akadze.jobs (task) values ('task')")
+    await table.until("select count(*) = 1 from akadze.jobs where state = 'succeeded'")
+
+
+async def test_a_worker_wakes_by_itself_when_a_job_that_it_knows_of_becomes_due(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    @app.task("task", backoff=lambda attempt: timedelta(seconds=0.2))
+    async def task() -> int:
+        run = current().job.run_count
+        if run == 1:
+            raise ValueError("first")
+        if run == 2:
+            raise Retry(timedelta(seconds=0.2))
+        if run == 3:
+            raise Snooze(timedelta(seconds=0.2))
+        return run
+
+    planned = await enqueue(task, delay=timedelta(seconds=0.3))
+    await serve(poll_interval=NEVER)
+    assert (await table.ended(planned))["result"] == 4
+
+
+async def test_a_full_worker_claims_again_as_soon_as_a_run_ends(app: Akadze, table: Table, serve: Serve) -> None:
+    @app.task("task")
+    async def task() -> None:
+        await asyncio.sleep(0.01)
+
+    jobs = await enqueue_many(task, [{}] * 30)
+    await serve(slots=2, poll_interval=NEVER)
+    await table.ended(*jobs)
+
+
+async def test_a_lost_wake_up_connection_is_opened_again(task: Task[[]], table: Table, serve: Serve) -> None:
+    served = await serve(poll_interval=NEVER)
+    await asleep(served, table)
+    listening = "select pid from pg_stat_activity where query ilike '%%pg_notify%%' and pid <> pg_backend_pid()"
+    for _ in range(2):
+        pid = await table.value(listening)
+        assert pid is not None
+        await table.rows("select pg_terminate_backend(%s)", pid)
+        await table.until(f"{listening} and pid <> %s", pid)
+        await asleep(served, table)
+        assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+    assert served.up
+
+
+async def test_jobs_are_found_by_polling_while_listening_does_not_work(
+    app: Akadze,
+    task: Task[[]],
+    database_url: str,
+    table: Table,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with proxied(database_url) as proxy:
+        proxy.cut()
+        monkeypatch.setenv("AKADZE_LISTEN_URL", proxy.url)
+        served = await serve(poll_interval=0.05)
+        for _ in range(2):
+            assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+        assert not await table.value(SLEEPS, served.id)
+        # And when it works again, it is used.
+        proxy.restore()
+        await asleep(served, table)
+        await served.stop()
+
+
+async def test_the_listener_connects_to_a_url_of_its_own_where_one_is_given(
+    task: Task[[]], database_url: str, table: Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    separator = "&" if "?" in database_url else "?"
+    monkeypatch.setenv("AKADZE_LISTEN_URL", f"{database_url}{separator}application_name=the+listener")
+    served = await serve(poll_interval=NEVER)
+    await asleep(served, table)
+    assert await table.value("select count(*) from pg_stat_activity where application_name = 'the listener'") == 1
+    assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+
+
+async def test_a_worker_whose_connections_pass_no_notifications_on_says_so_once_and_polls(
+    task: Task[[]], table: Table, serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def deaf(self: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        for nothing in ():
+            yield nothing
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "notifies", deaf)
+    monkeypatch.setattr("akadze._worker.wakeup._TRY_AGAIN", 0.05)
+    served = await serve(poll_interval=0.05)
+    for _ in range(3):
+        assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+    await served.stop()
+    warnings = [record for record in caplog.records if "notifications do not arrive" in record.getMessage()]
+    assert len(warnings) == 1
