@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -63,6 +64,17 @@ def worker(
         timedelta | None,
         _duration("--shutdown-timeout", "10s", "How long running jobs may take to end after the first signal."),
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            max=256,
+            show_default=False,
+            help="Worker processes, each with slots of its own; one that dies is replaced. [default: 1]",
+        ),
+    ] = 1,
     no_notify: Annotated[
         bool, typer.Option("--no-notify", help="Find new jobs by polling alone, without LISTEN.")
     ] = False,
@@ -85,10 +97,19 @@ def worker(
 
     The database is that of the app. Durations are seconds, or a number with ms, s, m, h or d.
     """
-    from akadze.cli.load import load_app
     from akadze.cli.logs import prepare_logs, settle_logs
+
+    if processes > 1:
+        from akadze._worker.processes import Supervisor, command_of
+
+        settle_logs(prepare_logs(), log_level)
+        raise typer.Exit(Supervisor(command_of(sys.argv[1:]), processes).run())
+
+    from akadze._worker.processes import end_with_supervisor
+    from akadze.cli.load import load_app
     from akadze.cli.process import serve
 
+    end_with_supervisor()
     handler = prepare_logs()
     loaded = load_app(app)
     settle_logs(handler, log_level)

@@ -1,0 +1,145 @@
+"""Several worker processes under one supervisor: one signal stops all, a process that dies is replaced."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Final
+
+logger = logging.getLogger("akadze.worker")
+
+#: Names the end of a pipe that a child reads: when it closes, the supervisor is gone, and the child stops.
+_LIFELINE: Final = "AKADZE_LIFELINE"
+#: The exit code for wrong use: the next process would end with it too.
+_WRONG_USE: Final = 2
+#: Seconds that a process has to live so that its end does not count as a failed start.
+_STARTED: Final = 5.0
+#: Failed starts in a row, over all processes together, after which the supervisor gives up; times their number.
+_GIVE_UP: Final = 3
+#: Seconds before a process that died is replaced, at first; doubled with each failed start.
+_PAUSE: Final = 0.2
+
+
+class Supervisor:
+    """Runs ``count`` processes of one command until a signal comes or they cannot be started."""
+
+    def __init__(self, command: Sequence[str], count: int) -> None:
+        self._command = list(command)
+        self._count = count
+        self._children: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self._events: SimpleQueue[int | subprocess.Popen[bytes]] = SimpleQueue()
+        self._signals = 0
+        self._failed = 0
+        self._code = 0
+
+    def run(self) -> int:
+        """Return the exit code: 0 if every process ended well after a signal, else that of one that did not."""
+        reading, writing = os.pipe()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Nothing happens in the handler itself: a queue may be written to from anywhere.
+            signal.signal(number, lambda received, _frame: self._events.put(received))
+        try:
+            for _ in range(self._count):
+                self._start(reading)
+            while self._children:
+                event = self._events.get()
+                if isinstance(event, int):
+                    self._pass_on()
+                else:
+                    self._ended(event, reading)
+        finally:
+            os.close(writing)
+            os.close(reading)
+        return self._code
+
+    def _start(self, lifeline: int) -> None:
+        child = subprocess.Popen(  # noqa: S603 - the command is this program's own
+            self._command,
+            env={**os.environ, _LIFELINE: str(lifeline)},
+            pass_fds=[lifeline],
+            # A Ctrl-C at the terminal comes to the supervisor alone, which passes it on once.
+            start_new_session=True,
+        )
+        self._children[child.pid] = (child, time.monotonic())
+        threading.Thread(target=self._watch, args=(child,), name=f"akadze-watch-{child.pid}", daemon=True).start()
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> None:
+        child.wait()
+        self._events.put(child)
+
+    def _pass_on(self) -> None:
+        self._signals += 1
+        for child, _ in self._children.values():
+            child.send_signal(signal.SIGTERM)
+
+    def _ended(self, child: subprocess.Popen[bytes], lifeline: int) -> None:
+        _, started = self._children.pop(child.pid)
+        code = child.returncode
+        if self._signals:
+            if code:
+                self._code = self._code or _exit_code(code)
+            return
+        self._failed = self._failed + 1 if time.monotonic() - started < _STARTED else 0
+        if code == _WRONG_USE or self._failed >= _GIVE_UP * self._count:
+            logger.error("worker processes end right after their start, the last with %s: giving up", _named(code))
+            self._code = _exit_code(code) or 1
+            self._pass_on()
+            return
+        logger.warning("worker process %s ended with %s and is replaced", child.pid, _named(code))
+        time.sleep(min(_PAUSE * 2 ** (self._failed // self._count), 5.0))
+        if self._events.empty():
+            self._start(lifeline)
+        else:
+            # A signal may have come meanwhile: it goes first.
+            self._restart_unless_stopped(lifeline)
+
+    def _restart_unless_stopped(self, lifeline: int) -> None:
+        waiting = []
+        while not self._events.empty():
+            waiting.append(self._events.get())
+        if not any(isinstance(event, int) for event in waiting):
+            self._start(lifeline)
+        for event in waiting:
+            self._events.put(event)
+
+
+def end_with_supervisor() -> None:
+    """In a child: ask this process to stop when its supervisor is gone, however it went."""
+    given = os.environ.pop(_LIFELINE, None)
+    if given is None:
+        return
+    lifeline = int(given)
+    os.set_inheritable(lifeline, False)
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="akadze-lifeline", daemon=True).start()
+
+
+def command_of(arguments: Sequence[str]) -> list[str]:
+    """Return the command of one process for the arguments of ``akadze``, without ``--processes``."""
+    kept: list[str] = []
+    given = iter(arguments)
+    for argument in given:
+        if argument == "--processes":
+            next(given, None)
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return [sys.executable, "-m", "akadze", *kept]
+
+
+def _exit_code(code: int) -> int:
+    return code if code >= 0 else 128 - code
+
+
+def _named(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -1,0 +1,70 @@
+"""`akadze worker --processes`: one signal stops all, a process that dies is replaced, exit codes tell."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.cli.conftest import Table
+from tests.cli.test_worker import FAST, IDLE, ended, rows_of_workers
+from tests.processes import Starter, is_alive
+from tests.waiting import wait_until
+
+TWO = (*FAST, "--processes", "2")
+
+
+def pids(table: Table) -> set[int]:
+    return {row["pid"] for row in table.rows("select pid from akadze.workers")}
+
+
+def test_one_signal_stops_all_processes_with_code_0(start_worker: Starter, table: Table) -> None:
+    supervisor = start_worker(IDLE, *TWO)
+    wait_until(lambda: len(pids(table)) == 2)
+    workers = pids(table)
+    assert supervisor.pid not in workers
+    job_id = table.insert()
+    wait_until(lambda: ended(table, job_id))
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+    assert "Traceback" not in supervisor.stderr
+    assert rows_of_workers(table) == []
+    assert not any(map(is_alive, workers))
+
+
+def test_a_process_that_dies_is_replaced(start_worker: Starter, table: Table) -> None:
+    supervisor = start_worker(IDLE, *TWO)
+    wait_until(lambda: len(pids(table)) == 2)
+    killed = min(pids(table))
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len(pids(table) - {killed}) == 2)
+    supervisor.wait_for_output("is replaced")
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+
+
+def test_processes_do_not_outlive_a_supervisor_that_is_killed(start_worker: Starter, table: Table) -> None:
+    supervisor = start_worker(IDLE, *TWO)
+    wait_until(lambda: len(pids(table)) == 2)
+    workers = pids(table)
+    supervisor.kill()
+    wait_until(lambda: not any(map(is_alive, workers)))
+    assert rows_of_workers(table) == []
+
+
+def test_processes_that_cannot_start_end_the_supervisor_with_their_code(start_worker: Starter, table: Table) -> None:
+    supervisor = start_worker("import os\n", *TWO)
+    assert supervisor.wait() == 2
+    assert rows_of_workers(table) == []
+
+
+def test_a_second_signal_hands_back_what_runs_in_every_process(start_worker: Starter, table: Table) -> None:
+    slow = IDLE.replace('return "sent"', "await asyncio.sleep(60)\n    return 'late'")
+    supervisor = start_worker(slow, *TWO, "--shutdown-timeout", "50s")
+    jobs = [table.insert(), table.insert()]
+    wait_until(lambda: all(table.job(job_id)["state"] == "running" for job_id in jobs))
+    supervisor.terminate()
+    supervisor.wait_for_output("stops")
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+    assert {table.job(job_id)["state"] for job_id in jobs} == {"queued"}
+    assert {table.job(job_id)["attempt"] for job_id in jobs} == {0}
