@@ -1,0 +1,154 @@
+"""A real worker process runs what the test commits."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from django.db import connection, transaction
+
+from akadze.contrib.django import models
+from akadze.contrib.django.models import Job
+from akadze.contrib.django.testing import drain
+from shop import jobs
+from shop.models import Note, Order
+
+from .outside import last_job_id, rows
+from .worker import Worker, WorkerTestCase, wait_until
+
+_ENDED = ("succeeded", "failed", "cancelled")
+
+
+def _ended(job_id: int) -> Job:
+    wait_until(lambda: Job.objects.filter(pk=job_id, state__in=_ENDED).exists())
+    found: Job = Job.objects.get(pk=job_id)
+    return found
+
+
+class Run(WorkerTestCase):
+    """One worker for all of them."""
+
+    worker: Worker
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.worker = Worker("--slots", "4", "--heartbeat-interval", "200ms")
+        cls.addClassCleanup(cls.worker.end)
+
+    def setUp(self) -> None:
+        # The tables are emptied after each test, its row included: it comes back with the next beat.
+        wait_until(models.Worker.objects.exists)
+
+    def enqueue(self, task: Any, **arguments: Any) -> int:
+        task.using(session=connection).enqueue(**arguments)
+        return last_job_id()
+
+    def test_a_view_that_commits_has_its_job_run_and_one_that_rolls_back_has_none(self) -> None:
+        with self.assertRaisesMessage(RuntimeError, "after the enqueue"):
+            self.client.post("/orders/", {"item": "coffee", "then": "fail"})
+        response = self.client.post("/orders/", {"item": "tea"})
+        job = _ended(last_job_id())
+        self.assertEqual(job.state, "succeeded")
+        self.assertEqual((Order.objects.get().pk, Order.objects.get().confirmed), (int(response.content), True))
+        self.assertEqual(Job.objects.count(), 1)
+
+    def test_an_uncommitted_job_is_not_run_before_the_commit(self) -> None:
+        first = self.enqueue(jobs.note, text="first")
+        with transaction.atomic():
+            waiting = self.enqueue(jobs.note, text="second")
+            _ended(first)
+            third = rows("select count(*) from akadze.jobs where id = %s", waiting)
+            self.assertEqual(third, [(0,)])
+        self.assertEqual(_ended(waiting).state, "succeeded")
+
+    def test_outside_a_block_a_job_commits_at_once_as_the_orm_does(self) -> None:
+        self.enqueue(jobs.note, text="note")
+        self.assertEqual(rows("select count(*) from akadze.jobs"), [(1,)])
+
+    def test_complete_tx_commits_writes_and_success_in_one_transaction(self) -> None:
+        job_id = self.enqueue(jobs.finish, text="note")
+        self.assertEqual(_ended(job_id).state, "succeeded")
+        [(same,)] = rows("select j.xmin = n.xmin from akadze.jobs j, shop_note n where j.id = %s", job_id)
+        self.assertTrue(same)
+
+    def test_an_error_inside_complete_tx_undoes_the_writes(self) -> None:
+        job_id = self.enqueue(jobs.finish, text="note", then="raise inside")
+        job = _ended(job_id)
+        self.assertEqual((job.state, job.errors[0]["error"], Note.objects.count()), ("failed", "RuntimeError", 0))
+
+    def test_a_run_that_has_lost_its_job_commits_nothing(self) -> None:
+        job_id = self.enqueue(jobs.finish, text="note", then="lose")
+        # Its owner is made up, so it is rescued.
+        job = _ended(job_id)
+        self.assertEqual((job.state, job.errors[-1]["error"], Note.objects.count()), ("failed", "WorkerLost", 0))
+        wait_until(lambda: "RunLost" in self.worker.log)
+
+    def test_errors_after_complete_tx_and_on_commit_undo_nothing_and_are_logged(self) -> None:
+        for then in ("raise after", "raise on commit"):
+            job = _ended(self.enqueue(jobs.finish, text=then, then=then))
+            self.assertEqual((job.state, job.errors), ("succeeded", []))
+            wait_until(lambda job=job: f"job {job.pk} of task finish: RuntimeError after" in self.worker.log)
+        self.assertEqual({note.text for note in Note.objects.all()}, {"raise after", "raise on commit"})
+
+    def test_complete_tx_inside_another_block_is_refused(self) -> None:
+        job_id = self.enqueue(jobs.finish_inside)
+        job = _ended(job_id)
+        self.assertEqual((job.state, job.errors[0]["error"], Note.objects.count()), ("failed", "AkadzeError", 0))
+
+    def test_an_async_task_uses_the_orm(self) -> None:
+        ids = [self.enqueue(jobs.note_async, text=str(number)) for number in range(10)]
+        self.assertEqual({_ended(job_id).state for job_id in ids}, {"succeeded"})
+        self.assertEqual(Note.objects.count(), 10)
+
+
+class Drain(WorkerTestCase):
+    def test_drain_outside_a_transaction_commits_as_a_worker_does(self) -> None:
+        jobs.finish.using(session=connection).enqueue(text="note")
+        jobs.note_and_fail.using(session=connection).enqueue(text="kept")
+        drain()
+        self.assertEqual(rows("select state from akadze.jobs order by id"), [("succeeded",), ("failed",)])
+        self.assertEqual(rows("select text from shop_note order by id"), [("note",), ("kept",)])
+
+
+class Command(WorkerTestCase):
+    def test_it_ends_at_either_signal_with_0_and_leaves_no_row(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(signal=number):
+                worker = self.start_worker()
+                self.assertEqual(worker.stop(number), 0)
+                self.assertNotIn("Traceback", worker.log)
+                self.assertEqual(models.Worker.objects.count(), 0)
+
+    def test_it_serves_the_queues_of_the_app_or_those_that_are_named(self) -> None:
+        for options, served in (
+            ((), {"default", "later"}),
+            (("--queue", "later", "--queue", "mail"), {"later", "mail"}),
+        ):
+            worker = self.start_worker(*options)
+            wait_until(models.Worker.objects.exists)
+            queues = set(models.Worker.objects.get().queues)
+            # With Django's tasks, which Django 5.2 does not have, those of TASKS, too.
+            self.assertEqual(queues - ({"mail"} if not options else set()), served)
+            worker.stop()
+
+    def test_all_options_of_a_worker_are_taken(self) -> None:
+        options = ["--slots", "3", "--fair", "--heartbeat-interval", "200ms", "--heartbeat-ttl", "4s"]
+        options += ["--shutdown-timeout", "0.5", "--no-notify", "--log-level", "debug"]
+        worker = self.start_worker(*options)
+        wait_until(models.Worker.objects.exists)
+        self.assertEqual(models.Worker.objects.get().heartbeat_ttl.total_seconds(), 4)
+        self.assertEqual(worker.stop(), 0)
+
+    def test_wrong_use_ends_with_2_and_one_line(self) -> None:
+        for options, words in (
+            (("--slots", "0"), "slots is 0"),
+            (("--poll-interval", "soon"), "'soon' is no duration"),
+            (("--reload",), "DEBUG"),
+        ):
+            with self.subTest(options=options):
+                worker = self.start_worker(*options)
+                wait_until(lambda worker=worker: worker._process.poll() is not None)
+                self.assertEqual(worker._process.returncode, 2)
+                self.assertIn(words, worker.log)
+                self.assertNotIn("Traceback", worker.log)
