@@ -1,0 +1,60 @@
+"""A worker of an app whose engine has another driver than psycopg."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from akadze import Akadze, current
+from akadze.job import Job
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue
+
+pytest.importorskip("asyncpg", reason="asyncpg is not installed")
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_worker_on_an_asyncpg_engine_does_all_that_it_has_to(
+    database_url: str, table: Table, serve: Serve, hooked: bool
+) -> None:
+    app = Akadze(database_url=database_url.replace("postgresql://", "postgresql+asyncpg://"))
+    assert app.engine.dialect.driver == "asyncpg"
+    moves: list[tuple[int, str]] = []
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        assert isinstance(connection, AsyncConnection)
+        await connection.exec_driver_sql("select 1")
+        moves.append((job.id, after))
+
+    if hooked:
+        app.hooks.on_transition.append(hook)
+
+    @app.task("task", max_attempts=2, backoff=lambda attempt: timedelta(0))
+    async def task(n: int) -> int:
+        if current().job.run_count == 1:
+            raise ValueError("first")
+        return n
+
+    @app.task("complete")
+    async def complete() -> None:
+        async with current().complete_tx() as connection:
+            await connection.exec_driver_sql("select 1")
+
+    jobs = [await enqueue(task, {"n": 2**60}), await enqueue(complete)]
+    expired = await enqueue(task, {"n": 1}, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    lost = await enqueue(task, {"n": 3})
+    await table.start_elsewhere(await table.add_worker(ttl=1, silent_for=2), lost)
+    served = await serve(app, slots=3)
+    await table.ended(*jobs, expired, lost)
+    assert [(row["state"], row["result"]) for row in await table.jobs(*jobs)] == [
+        ("succeeded", 2**60),
+        ("succeeded", None),
+    ]
+    assert (await table.job(expired))["state"] == "cancelled"
+    assert [(row["state"], row["attempt"], row["result"]) for row in await table.jobs(lost)] == [("succeeded", 1, 3)]
+    await served.stop()
+    assert ({job_id for job_id, _ in moves} == {*jobs, expired, lost}) == hooked
+    await app.aclose()
