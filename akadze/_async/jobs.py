@@ -46,6 +46,9 @@ async def requeue(session: AnyAsyncSession, job_id: int) -> None:
     try:
         async with caller.savepoint():
             rows = await caller.rows(_REQUEUE_JOB, id=check_job_id(job_id))
+            if rows and not rows[0]["requeued"] and rows[0]["state"] == FAILED:
+                # That is the state from before a wait for another transaction, which may have changed it.
+                rows = await caller.rows(_REQUEUE_JOB, id=job_id)
     except Exception as error:
         if sqlstate(error) == UNIQUE_VIOLATION:
             raise AkadzeError(taken) from error

@@ -47,6 +47,9 @@ def requeue(session: AnySyncSession, job_id: int) -> None:
     try:
         with caller.savepoint():
             rows = caller.rows(_REQUEUE_JOB, id=check_job_id(job_id))
+            if rows and not rows[0]["requeued"] and rows[0]["state"] == FAILED:
+                # That is the state from before a wait for another transaction, which may have changed it.
+                rows = caller.rows(_REQUEUE_JOB, id=job_id)
     except Exception as error:
         if sqlstate(error) == UNIQUE_VIOLATION:
             raise AkadzeError(taken) from error
