@@ -8,11 +8,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 UNIQUE_VIOLATION = "23505"
 NO_ACTIVE_TRANSACTION = "25P01"
+LOCK_NOT_AVAILABLE = "55P03"
 
 # Classes and codes after which the same statement may well succeed: connection lost, too many connections or out of
 # memory, restart, cancelled or timed out, deadlock or serialization failure, lock timeout, read-only standby.
 _PASSING_CLASSES = ("08", "53", "57", "58", "40")
-_PASSING = frozenset({"55P03", "25006", "25P03"})
+_PASSING = frozenset({LOCK_NOT_AVAILABLE, "25006", "25P03"})
 # Of those classes, what waiting does not mend: the database is gone.
 _LASTING = frozenset({"57P04"})
 

@@ -8,7 +8,7 @@ import pytest
 
 from akadze import Akadze
 
-pytest_plugins = ["tests.database", "tests.processes"]
+pytest_plugins = ["tests.database", "tests.processes", "pytester"]
 
 
 @pytest.fixture(scope="session")
