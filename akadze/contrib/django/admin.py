@@ -98,8 +98,6 @@ class JobAdmin(_ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        if "\0" in term:
-            return queryset.none(), False
         wanted = models.Q(unique_key__startswith=term) | models.Q(limit_key__startswith=term)
         if term.isascii() and term.isdigit() and int(term) <= _GREATEST_ID:
             wanted |= models.Q(pk=int(term))

@@ -26,7 +26,7 @@ class Command(BaseCommand):
         listing.add_argument("--limit", metavar="N", type=int, default=50, help="At most this many jobs.")
         showing = verbs.add_parser("show", help="Show one job with its errors.")
         showing.add_argument("id", metavar="ID", type=int)
-        showing.add_argument("--args", action="store_true", help="Show the arguments, too.")
+        showing.add_argument("--args", dest="show_args", action="store_true", help="Show the arguments, too.")
         showing.add_argument("--result", action="store_true", help="Show the result, too.")
         requeuing = verbs.add_parser("requeue", help="Return failed jobs to the queue: all that are named, or none.")
         cancelling = verbs.add_parser("cancel", help="Ask queued or running jobs to stop: all that are named, or none.")
@@ -45,7 +45,7 @@ class Command(BaseCommand):
                     chosen = {name: options[name] for name in ("queue", "state", "meta", "limit")}
                     jobs.list_(**chosen, **common)
                 case "show":
-                    jobs.show_(options["id"], args=options["args"], result=options["result"], **common)
+                    jobs.show_(options["id"], args=options["show_args"], result=options["result"], **common)
                 case "requeue":
                     jobs.requeue(options["ids"], **common)
                 case "cancel":

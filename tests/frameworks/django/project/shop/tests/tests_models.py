@@ -11,12 +11,12 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
 from django.test import TestCase
-from shop import jobs
 
 from akadze import AkadzeError
 from akadze._sync.schema import known_versions
 from akadze.contrib.django.models import Job, Limit, PeriodicRun, QueuePause, Worker
 from akadze.sync import pause_queue, set_limit
+from shop import jobs
 
 
 class Driver(TestCase):
