@@ -151,6 +151,8 @@ class Exchange:
         try:
             return await self._watched(outcomes, free)
         except Refusal as refusal:
+            # What the first try taught of the line was rolled back with it.
+            self.forget()
             return await self._watched_carefully(outcomes, free, refusal)
 
     async def _alone(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
