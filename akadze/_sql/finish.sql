@@ -7,6 +7,7 @@
 -- skip locked: a row that somebody's open transaction holds (request_cancel) does not hold up the others; it is missing in the
 -- answer, and the worker asks owned_runs about it: still owned means try again, else it is lost.
 -- Rows are locked in id order, as everywhere. A cancel request wins over everything but success.
+-- The end is told by the clock: the transaction of a drain may be older than the start.
 with outcome as materialized (
   select o.id, o.run, o.state, o.attempt, o.snoozes, o.delay, o.error, o.result
   from jsonb_to_recordset(cast(cast(:outcomes as text) as jsonb)) as o(
@@ -26,7 +27,7 @@ set state = m.state,
   attempt = coalesce(m.attempt, j.attempt),
   snoozes = coalesce(m.snoozes, j.snoozes),
   run_at = case when m.state = 'queued' and m.delay is not null then now() + make_interval(secs => m.delay) else j.run_at end,
-  finished_at = case when m.state <> 'queued' then now() end,
+  finished_at = case when m.state <> 'queued' then clock_timestamp() end,
   worker_id = null,
   errors = case
     when m.error is null then j.errors
@@ -42,7 +43,7 @@ returning j.id, j.run_count, j.state
 -- the run no longer owns its job, and the block is rolled back.
 -- Waits for a lock on the row (a caller's request_cancel) instead of skipping it; it is the last statement of the block.
 update akadze.jobs j
-set state = 'succeeded', finished_at = now(), worker_id = null
+set state = 'succeeded', finished_at = clock_timestamp(), worker_id = null
 where j.id = cast(:id as bigint) and j.state = 'running' and j.worker_id = cast(:worker as uuid)
   and j.run_count = cast(:run as integer)
 returning j.id
