@@ -19,6 +19,7 @@ from akadze._connections import async_caller
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import statement
 from akadze._states import QUEUED, RUNNING
+from akadze._worker import literals
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
 from akadze.hooks import async_call_watcher
@@ -48,6 +49,8 @@ _Sent = tuple[_Cursor, _Cursor, _Cursor, _Cursor]
 #: Keys looked at per level in one claim. Up to this many the choice is exact; beyond, claims rotate through them.
 _LANES = 300
 _LEAST_SPARE = 10
+
+_NOTHING_KNOWN = {"known_queues": "{}", "known_priorities": "{}", "known_run_ats": "{}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ class Exchange:
         self._worker = str(worker_id)
         self._worker_id = worker_id
         self._queues = list(queues)
-        self._tasks = sorted(app.tasks)
+        self._all_queues = literals.texts(queues)
+        self._all_tasks = literals.texts(sorted(app.tasks))
         self._fair = fair
         self._held: HeldRaw | None = None
         self._hooked: HeldRaw | None = None
@@ -120,7 +124,7 @@ class Exchange:
 
     async def survey(self) -> Survey:
         held = await self.open()
-        row = (await held.rows(_SURVEY, queues=self._queues, tasks=self._tasks))[0]
+        row = (await held.rows(_SURVEY, queues=self._all_queues, tasks=self._all_tasks))[0]
         survey = Survey(*row)
         self._stepping = self._fair or survey.limited or survey.unknown
         self.forget()
@@ -259,20 +263,27 @@ class Exchange:
         return _CHOOSE_FAIR if self._fair else _CHOOSE_LIMITED
 
     def _taking(self, free: Mapping[str, int]) -> dict[str, Any]:
-        return {"queues": list(free), "slots": list(free.values()), "tasks": self._tasks, "worker": self._worker}
+        return {
+            "queues": self._all_queues if list(free) == self._queues else literals.texts(free),
+            "slots": literals.plain(free.values()),
+            "tasks": self._all_tasks,
+            "worker": self._worker,
+        }
 
     def _knowing(self) -> dict[str, Any]:
+        if not self._known:
+            return _NOTHING_KNOWN
         return {
-            "known_queues": [queue for queue, _ in self._known],
-            "known_priorities": [priority for _, priority in self._known],
-            "known_run_ats": list(self._known.values()),
+            "known_queues": literals.texts(queue for queue, _ in self._known),
+            "known_priorities": literals.plain(priority for _, priority in self._known),
+            "known_run_ats": literals.texts(run_at.isoformat() for run_at in self._known.values()),
         }
 
     def _choosing(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> dict[str, Any]:
         return {
             **self._taking(free),
             **self._knowing(),
-            "finishing": [outcome[0] for outcome in outcomes],
+            "finishing": literals.plain(outcome[0] for outcome in outcomes),
             "lanes": _LANES,
             "after": self._after,
             "spare": int(self._spare),
