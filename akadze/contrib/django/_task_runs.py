@@ -7,8 +7,10 @@ import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from inspect import iscoroutinefunction
+from types import TracebackType
 from typing import Any
 
+import django.tasks.base
 from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
@@ -90,9 +92,10 @@ def run_task(
     try:
         value = normalize_json(result.task.call(*_arguments(result), **result.kwargs))
     except Exception as error:
-        if _ended_with(error, run, result):
+        told = _told(error)
+        if _ended_with(told, run, result):
             task_finished.send_robust(sender, task_result=result)
-        raise _told(error) from None
+        raise told from None
     _set(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
     task_finished.send_robust(sender, task_result=result)
     return value
@@ -113,9 +116,10 @@ async def run_async_task(
     try:
         value = normalize_json(await result.task.acall(*_arguments(result), **result.kwargs))
     except Exception as error:
-        if _ended_with(error, run, result):
+        told = _told(error)
+        if _ended_with(told, run, result):
             await task_finished.asend_robust(sender, task_result=result)
-        raise _told(error) from None
+        raise told from None
     _set(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
     await task_finished.asend_robust(sender, task_result=result)
     return value
@@ -170,8 +174,7 @@ def _ended_with(error: Exception, run: Run, result: TaskResult) -> bool:
     job = run.job
     if isinstance(error, Snooze) or (job.attempt + 1 < job.max_attempts and not isinstance(error, Fail | Cancel)):
         return False
-    told = _told(error)
-    result.errors.extend(task_errors([{"error": type(told).__name__, "message": str(told)}]))
+    result.errors.extend(task_errors([{"error": type(error).__name__, "message": str(error)}]))
     _set(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
     return True
 
@@ -185,7 +188,17 @@ def _told(error: Exception) -> Exception:
         return error
     kind = type(error)
     told: type[Exception] = type(f"{kind.__module__}.{kind.__qualname__}", (Exception,), {})
-    return told("".join(traceback.format_exception(error))).with_traceback(error.__traceback__)
+    inside = _inside(error.__traceback__)
+    return told("".join(traceback.format_exception(kind, error, inside))).with_traceback(inside)
+
+
+def _inside(position: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the task: job rows have room for a short one."""
+    own = (__file__, django.tasks.base.__file__)
+    found = position
+    while found is not None and found.tb_frame.f_code.co_filename in own:
+        found = found.tb_next
+    return found or position
 
 
 def _set(result: TaskResult, **values: Any) -> None:
