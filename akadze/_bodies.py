@@ -231,23 +231,30 @@ def _judged(run: Run, error: BaseException) -> _verdict.Move:
         now=datetime.now(UTC),
         random=random.random(),  # noqa: S311 - jitter, no secret
     )
-    if move.warning is not None:
-        logger.warning("job %s: %s", run.id, move.warning)
-    if move.attempt is not None:
-        level = logging.ERROR if move.state == FAILED else logging.WARNING
-        if logger.isEnabledFor(level):
-            logger.log(
-                level,
-                "job %s of task %s: attempt %s of %s ended with %s, now %s\n%s",
-                run.id,
-                run.task.name,
-                move.attempt,
-                run.max_attempts,
-                name_of(error),
-                move.state,
-                _frames(error),
-            )
+    _report(run, error, move)
     return move
+
+
+def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:
+    try:
+        if move.warning is not None:
+            logger.warning("job %s: %s", run.id, move.warning)
+        if move.attempt is not None:
+            level = logging.ERROR if move.state == FAILED else logging.WARNING
+            if logger.isEnabledFor(level):
+                logger.log(
+                    level,
+                    "job %s of task %s: attempt %s of %s ended with %s, now %s\n%s",
+                    run.id,
+                    run.task.name,
+                    move.attempt,
+                    run.max_attempts,
+                    name_of(error),
+                    move.state,
+                    _frames(error),
+                )
+    except Exception:  # noqa: S110 - what becomes of the job does not depend on the application's log handlers
+        pass
 
 
 def _frames(error: BaseException) -> str:
@@ -262,6 +269,9 @@ def _timed_out(timeout: timedelta) -> TimeoutError:
 
 
 def _warn_of_late_error(run: Run, error: BaseException) -> None:
-    logger.warning(
-        "job %s of task %s: %s after complete_tx had finished the job", run.id, run.task.name, name_of(error)
-    )
+    try:
+        logger.warning(
+            "job %s of task %s: %s after complete_tx had finished the job", run.id, run.task.name, name_of(error)
+        )
+    except Exception:  # noqa: S110 - as above
+        pass

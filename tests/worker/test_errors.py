@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from akadze import Akadze, list_jobs
+from akadze import Akadze, current, list_jobs
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
 
@@ -97,6 +99,46 @@ async def test_a_body_that_cancels_itself_has_an_error(app: Akadze, table: Table
     await serve()
     row = await table.ended(job_id)
     assert (row["state"], row["error_names"], row["attempt"]) == ("failed", ["CancelledError"], 1)
+
+
+class Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("no space left on device")
+
+
+class NoTraceback(Exception):
+    @property  # type: ignore[misc]  # that is the point
+    def __traceback__(self) -> Any:
+        raise RuntimeError("no traceback")
+
+
+async def test_a_log_handler_that_raises_does_not_decide_what_becomes_of_a_job(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    @app.task("task", max_attempts=3, backoff=lambda attempt: 7)  # type: ignore[arg-type, return-value]  # warned of
+    async def task(how: str) -> None:
+        if how == "fail":
+            raise ValueError("first")
+        if how == "complete":
+            async with current().complete_tx():
+                pass
+            raise ValueError("late")
+        if how == "no traceback":
+            raise NoTraceback
+
+    jobs = [await enqueue(task, {"how": how}, max_attempts=1) for how in ("fail", "complete", "no traceback", "return")]
+    retried = await enqueue(task, {"how": "fail"})
+    served = await serve()
+    handler = Broken(logging.DEBUG)
+    logging.getLogger("akadze").addHandler(handler)
+    try:
+        await table.ended(*jobs)
+        await table.until("select attempt = 1 from akadze.jobs where id = %s", retried)
+    finally:
+        logging.getLogger("akadze").removeHandler(handler)
+    assert [row["state"] for row in await table.jobs(*jobs)] == ["failed", "succeeded", "failed", "succeeded"]
+    assert [row["error_names"] for row in await table.jobs(jobs[0], jobs[2])] == [["ValueError"], ["NoTraceback"]]
+    assert served.up
 
 
 class TwoParts(Exception):
