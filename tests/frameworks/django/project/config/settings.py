@@ -62,6 +62,7 @@ DATABASES: dict[str, Any] = {
         "PASSWORD": _server.get("password", ""),
         "NAME": os.environ.get("SHOP_DATABASE", "shop"),
         "CONN_MAX_AGE": int(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
+        "CONN_HEALTH_CHECKS": bool(os.environ.get("SHOP_CONN_HEALTH_CHECKS")),
         "OPTIONS": json.loads(os.environ.get("SHOP_OPTIONS", "{}")),
         "TEST": {"NAME": os.environ.get("SHOP_TEST_DATABASE", "shop_test")},
     },

@@ -143,7 +143,7 @@ class Backend(TestCase):
             {"priority": -101},
             {"priority": 1.5},
             {"queue_name": "unknown"},
-            {"run_after": datetime(2030, 1, 1)}  # noqa: DTZ001 - naive is what is tested,
+            {"run_after": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive is what is tested,
         ):
             with self.subTest(change=change), self.assertRaises(InvalidTask):
                 django_tasks.add.using(**change)
