@@ -32,6 +32,9 @@ class Writer:
         self._waiting: dict[tuple[int, int], Outcome] = {}
         #: Runs whose on_transition hook refused the outcome: they stay running until this worker stops.
         self.stuck: set[tuple[int, int]] = set()
+        # In the exchange that is under way, and in one that was never answered: those may have been written.
+        self._sent: set[tuple[int, int]] = set()
+        self._doubtful: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -54,6 +57,8 @@ class Writer:
             if taken and (size > MOST_BYTES or len(taken) == MOST):
                 break
             taken.append(outcome)
+        self._doubtful |= self._sent
+        self._sent = {(job_id, number) for job_id, number, _ in taken}
         return taken
 
     def settle(
@@ -62,23 +67,37 @@ class Writer:
         """Forget what was written or refused; return the runs that are missing in the answer."""
         for key in refused:
             self._waiting.pop(key, None)
+            self._doubtful.discard(key)
             self.stuck.add(key)
         missing = []
         for job_id, number, _ in sent:
             key = (job_id, number)
+            self._sent.discard(key)
             if key in written:
                 self._waiting.pop(key, None)
+                self._doubtful.discard(key)
             elif key not in self.stuck:
                 missing.append(key)
         return missing
 
     def drop(self, runs: Iterable[tuple[int, int]]) -> None:
         """Give up outcomes of runs that are not this worker's any more."""
+        settled = 0
         for key in runs:
-            if self._waiting.pop(key, None) is not None:
+            if self._waiting.pop(key, None) is None:
+                continue
+            if key in self._doubtful:
+                self._doubtful.discard(key)
+                settled += 1
+            else:
                 logger.warning(
                     "run %s of job %s was not this worker's any more: its outcome is dropped", key[1], key[0]
                 )
+        if settled:
+            logger.info(
+                "%s outcomes whose answer was lost are settled: they had been written, or their jobs were taken back",
+                settled,
+            )
 
     def knows(self, key: tuple[int, int]) -> bool:
         return key in self._waiting or key in self.stuck
