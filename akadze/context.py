@@ -106,7 +106,13 @@ class SyncContext:
 def sync_complete_in(run: Run, transaction: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
     """Yield what ``transaction`` yields, and on a clean exit finish the job on it; see ``complete_tx``."""
     _unfinished(run)
-    refuse_async(run.app.hooks.on_transition, "on_transition")
+    refuse_async(
+        run.app.hooks.on_transition,
+        "on_transition",
+        error=AkadzeError,
+        call="complete_tx of a plain function",
+        instead="make the task async",
+    )
     with transaction() as connection:
         yield connection
         caller = sync_caller(connection)

@@ -51,13 +51,20 @@ def name_of(hook: Hook) -> str:
     return str(getattr(hook, "__qualname__", None) or type(hook).__qualname__)
 
 
-def refuse_async(hooks: list[Any], moment: str) -> None:
-    """Raise EnqueueError if one of the hooks cannot run where nothing can be awaited."""
+def refuse_async(
+    hooks: list[Any],
+    moment: str,
+    *,
+    error: type[AkadzeError] = EnqueueError,
+    call: str = "this enqueue",
+    instead: str = "enqueue on an async session",
+) -> None:
+    """Raise ``error`` if one of the hooks cannot run where nothing can be awaited."""
     for hook in hooks:
         if is_async(hook):
-            raise EnqueueError(
-                f"the {moment} hook {name_of(hook)} is async, but this enqueue is blocking: make the hook a plain "
-                "function, or enqueue on an async session"
+            raise error(
+                f"the {moment} hook {name_of(hook)} is async, but {call} is blocking: make the hook a plain function, "
+                f"or {instead}"
             )
 
 

@@ -52,7 +52,13 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
     if True:  # ASYNC
         hooks = app.hooks.on_transition
     else:
-        refuse_async(app.hooks.on_transition, "on_transition")
+        refuse_async(
+            app.hooks.on_transition,
+            "on_transition",
+            error=AkadzeError,
+            call="this drain",
+            instead="use akadze.testing.drain",
+        )
         hooks = app.hooks.on_transition
     worker_id = uuid4()
     if joined is None:

@@ -50,7 +50,13 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     """
     runs = check_number("limit", limit, 1)
     joined = None if session is None else sync_caller(session, error=AkadzeError)
-    refuse_async(app.hooks.on_transition, "on_transition")
+    refuse_async(
+        app.hooks.on_transition,
+        "on_transition",
+        error=AkadzeError,
+        call="this drain",
+        instead="use akadze.testing.drain",
+    )
     hooks = app.hooks.on_transition
     worker_id = uuid4()
     if joined is None:
