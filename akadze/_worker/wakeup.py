@@ -94,14 +94,16 @@ class Wakeup:
                 pass
 
     async def _hear(self, held: HeldRaw, patience: float, *, test: bool) -> bool:
-        """Wait for a notification (the test's own if ``test``); False if none came in time."""
+        """Wait for a notification (the test's own if ``test``); False if none came in time.
+
+        Otherwise any will do, also one that is for others: it shows that they arrive. To test the connection after such
+        a one would be to answer it, and workers that answer each other never stop.
+        """
         heard = False
         async for notification in held.raw.notifies(timeout=patience, stop_after=None if test else 1):
-            if notification.payload == self._test:
-                heard = True
-                if test:
-                    break
-            elif notification.payload in self._queues:
-                heard = True
+            if notification.payload in self._queues:
                 self._wake()
+            heard = not test or notification.payload == self._test
+            if heard and test:
+                break
         return heard

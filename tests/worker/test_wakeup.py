@@ -13,7 +13,7 @@ from akadze import Akadze, Retry, Snooze, current, requeue, resume_queue
 from akadze.task import Task
 from tests.worker.proxy import proxied
 from tests.worker.serving import Serve, Served
-from tests.worker.table import Table, enqueue, enqueue_many
+from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
 
 # Polling that no test waits for.
 NEVER = 600
@@ -84,11 +84,23 @@ async def test_jobs_of_other_queues_do_not_wake_a_worker(
     assert (await table.job(other))["state"] == "queued"
 
 
+async def test_a_worker_that_hears_of_others_does_not_answer_them(
+    task: Task[[]], database_url: str, table: Table, serve: Serve
+) -> None:
+    for _ in range(2):
+        await asleep(await serve(poll_interval=NEVER), table)
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
+        await connection.execute("listen akadze")
+        await connection.execute("select pg_notify('akadze', 'of another queue')")
+        heard = [notification.payload async for notification in connection.notifies(timeout=0.5)]
+    assert heard == ["of another queue"]
+
+
 async def test_without_notify_new_jobs_are_found_by_polling(task: Task[[]], table: Table, serve: Serve) -> None:
     await serve(notify=False, poll_interval=0.05)
     for _ in range(3):
         assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
-    assert await table.value("select count(*) = 0 from pg_stat_activity where query ilike 'listen%%'")
+    assert await table.value(f"select count(*) = 0 {SESSIONS} and query ilike 'listen%%'")
     assert not await table.value("select bool_or(sleeping) from akadze.workers")
 
 
@@ -131,7 +143,7 @@ async def test_a_full_worker_claims_again_as_soon_as_a_run_ends(app: Akadze, tab
 async def test_a_lost_wake_up_connection_is_opened_again(task: Task[[]], table: Table, serve: Serve) -> None:
     served = await serve(poll_interval=NEVER)
     await asleep(served, table)
-    listening = "select pid from pg_stat_activity where query ilike '%%pg_notify%%' and pid <> pg_backend_pid()"
+    listening = f"select pid {SESSIONS} and query ilike '%%pg_notify%%'"
     for _ in range(2):
         pid = await table.value(listening)
         assert pid is not None
@@ -170,7 +182,7 @@ async def test_the_listener_connects_to_a_url_of_its_own_where_one_is_given(
     monkeypatch.setenv("AKADZE_LISTEN_URL", f"{database_url}{separator}application_name=the+listener")
     served = await serve(poll_interval=NEVER)
     await asleep(served, table)
-    assert await table.value("select count(*) from pg_stat_activity where application_name = 'the listener'") == 1
+    assert await table.value(f"select count(*) {SESSIONS} and application_name = 'the listener'") == 1
     assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
 
 
