@@ -65,7 +65,8 @@ order by c.priority desc, c.run_at, c.id
 -- these keys, and (2) this is a new statement under read committed: its snapshot is younger than the locks and sees all that
 -- earlier holders did. A key whose limits row choose_* did not lock (set_limit came in between) starts nothing this time.
 -- moment: one clock for counting, marking and expiry. now() is the time of BEGIN, before the wait for the locks: a mark with it
--- would leave the window too early, and a job that was asked to cancel or has expired meanwhile would be started.
+-- would leave the window too early. Whatever may have changed while choose_* waited is looked at again: a cancel request, expiry,
+-- a pause, and run_at, since another worker may have run the job meanwhile and put it back for later.
 with moment as materialized (
   select clock_timestamp() as at
 ), chosen as materialized (
@@ -94,11 +95,13 @@ with moment as materialized (
     select j.id
     from admitted a
     join akadze.jobs j on j.id = a.id
-    where a.queue = q.queue and j.state = 'queued' and j.cancel_requested_at is null and (j.expires_at > (select t.at from moment t)) is not false
+    where a.queue = q.queue and j.state = 'queued' and j.run_at <= (select t.at from moment t) and j.cancel_requested_at is null
+      and (j.expires_at > (select t.at from moment t)) is not false
     order by a.place
     limit q.slots
     for update of j skip locked
   ) x
+  where not exists (select from akadze.queue_pauses p where p.queue = q.queue)
 ), claimed as (
   update akadze.jobs j
   set state = 'running', run_count = j.run_count + 1, worker_id = cast(:worker as uuid), started_at = (select t.at from moment t)

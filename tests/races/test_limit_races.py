@@ -369,25 +369,3 @@ async def test_a_finish_that_waited_for_locked_rows_would_deadlock_with_such_a_c
         asyncio.gather(set_limit(caller.raw, "k", 3), finish, return_exceptions=True), timeout=20
     )
     assert [type(result) for result in results].count(psycopg.errors.DeadlockDetected) == 1
-
-
-@pytest.mark.parametrize("change", ["cancelled", "expired"])
-async def test_a_job_that_is_doomed_while_a_claim_waits_is_not_started(
-    line: Line, connect: Connect, make_exchange: MakeExchange, watcher: Watcher, change: str
-) -> None:
-    await line.limit("k", 5)
-    job_id = await line.add_one(key="k")
-    other = await line.add_one(key="k")
-    caller, canceller = await connect(), await connect()
-    exchange = await make_exchange()
-
-    async with caller.transaction():
-        await caller.sql("select from akadze.limits for update")
-        waiting = await watcher.start_and_see_waiting(exchange.exchange([], {"default": 10}))
-        if change == "cancelled":
-            await request_cancel(canceller.raw, job_id)
-        else:
-            await canceller.sql("update akadze.jobs set expires_at = clock_timestamp() where id = %s", [job_id])
-
-    assert row_ids((await waiting).rows) == [other]
-    assert await line.state(job_id) == "queued"
