@@ -32,14 +32,25 @@ def is_alive(pid: int) -> bool:
 
 
 class Process:
-    """An `akadze` command that runs until it ends, or until the end of the test. Its output goes to files."""
+    """An `akadze` command, or another program, that runs until it ends, or until the end of the test.
 
-    def __init__(self, arguments: list[str], *, directory: Path, name: str, environment: Mapping[str, str]) -> None:
+    Its output goes to files.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        *,
+        directory: Path,
+        name: str,
+        environment: Mapping[str, str],
+        program: Path | None = None,
+    ) -> None:
         self._stdout = directory / f"{name}.stdout"
         self._stderr = directory / f"{name}.stderr"
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [COMMAND, *arguments],
+                [program or COMMAND, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
