@@ -3,6 +3,7 @@
 -- order everywhere: limits by key, then jobs), and leave ids and keys in transaction-local settings for take_chosen, which counts
 -- again in a fresh snapshot. Being wrong here costs a slot, never a limit.
 -- :lanes bounds the keys looked at per level (null: all); a bounded look starts behind :after, so that the caller can rotate.
+-- last_key is the first of the keys at which a level's look was cut, so that the next look leaves out none of any level.
 -- known_*: where each level's near rows began in the last answer (windows): dead index entries before them are not read again.
 -- :spare: candidates beyond the free slots, for rows that other workers take first. :finishing: runs that this exchange finishes,
 -- not counted as running any more.
@@ -188,7 +189,7 @@ with recursive known as materialized (
 select set_config('akadze.chosen', (
     select cast(coalesce(array_agg(c.id order by c.priority desc, c.place), cast('{}' as bigint[])) as text) from chosen c), true) <> '{}' as any_chosen,
   set_config('akadze.locked', (select cast(coalesce(array_agg(k.key), cast('{}' as text[])) as text) from locked k), true) <> '{}' as any_locked,
-  (select max(l.lanes) from level l) as lanes, (select max(l.last_key) from level l) as last_key,
+  (select max(l.lanes) from level l) as lanes, (select min(l.last_key) from level l where l.lanes >= cast(:lanes as integer)) as last_key,
   (select jsonb_agg(jsonb_build_array(l.queue, l.priority, l.near_from)) from level l where l.near_from is not null) as windows
 
 -- name: choose_fair
@@ -368,5 +369,5 @@ with recursive known as materialized (
 )
 select set_config('akadze.chosen', (select cast(coalesce(array_agg(c.id order by c.priority desc, c.place), cast('{}' as bigint[])) as text) from chosen c), true) <> '{}' as any_chosen,
   set_config('akadze.locked', (select cast(coalesce(array_agg(k.key), cast('{}' as text[])) as text) from locked k), true) <> '{}' as any_locked,
-  (select max(l.lanes) from level l) as lanes, (select max(l.last_key) from level l) as last_key,
+  (select max(l.lanes) from level l) as lanes, (select min(l.last_key) from level l where l.lanes >= cast(:lanes as integer)) as last_key,
   (select jsonb_agg(jsonb_build_array(l.queue, l.priority, l.near_from)) from level l where l.near_from is not null) as windows

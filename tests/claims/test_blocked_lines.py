@@ -115,3 +115,31 @@ async def test_jobs_behind_more_keys_than_one_claim_looks_at_are_found_by_the_ne
 
     assert found == [last]
     assert not (await exchange.exchange([], {"default": 2})).rows
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["limited", "fair"])
+async def test_keys_of_one_level_do_not_keep_those_of_another_from_being_looked_at(
+    line: Line, make_exchange: MakeExchange, fair: bool
+) -> None:
+    """The keys of the lower level come after those of the higher one, which has more than one claim looks at."""
+    await line.client.sql(
+        "insert into akadze.limits (key, max_running)"
+        " select prefix || n, 0 from generate_series(1, 700) n, unnest(array['a', 'z']) prefix"
+    )
+    await line.client.sql(
+        "insert into akadze.jobs (task, limit_key, priority, run_at)"
+        " select 'work', case priority when 5 then 'a' else 'z' end || n, priority, now() - interval '1 minute'"
+        " from generate_series(1, 700) n, unnest(array[5, 0]) priority"
+    )
+    hidden = [await line.add_one(key="b", priority=5), await line.add_one(key="zz")]
+    exchange = await make_exchange(fair=fair)
+    found: list[int] = []
+
+    for _ in range(10):
+        answer = await exchange.exchange([], {"default": 4})
+        found += row_ids(answer.rows)
+        if not answer.again:
+            break
+
+    assert found == hidden
+    assert not answer.again
