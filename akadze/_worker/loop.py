@@ -119,7 +119,6 @@ class Loop:
     async def _step(self) -> bool:
         """Do one cycle; tell whether there is nothing to do until something ends, arrives or is due."""
         now = time.monotonic()
-        free = {} if self.stopping else self._slots.free()
         if self._reconcile or (now >= self._next_reconcile and not self.stopping):
             await self._look_for_lost_answers()
             self._next_reconcile = now + 2 * self._rescue_interval
@@ -128,6 +127,7 @@ class Loop:
             if not due and not self._writer and (self._asleep or not self._listening):
                 return True
         outcomes = self._writer.take()
+        free = {} if self.stopping else self._slots.free()
         if not outcomes and not free:
             return True
         try:
