@@ -14,6 +14,12 @@ from sqlalchemy import text
 from akadze.task import Task
 from tests.waiting import until
 
+#: The other sessions of this test's database, to ask about.
+SESSIONS = (
+    "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    " and backend_type = 'client backend'"
+)
+
 _ENDED = {"succeeded", "failed", "cancelled"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,7 +20,7 @@ from akadze.errors import RunLost
 from akadze.task import Task
 from tests.waiting import until
 from tests.worker.serving import Serve
-from tests.worker.table import Table, enqueue, enqueue_many
+from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
 
 Register = Callable[..., Task[Any]]
 
@@ -207,6 +208,40 @@ async def test_a_timeout_inside_a_block_takes_its_writes_back(app: Akadze, table
     assert await written(table) == 0
 
 
+async def test_a_block_that_is_open_when_the_worker_stops_is_rolled_back(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    await table.rows("create table public.written (number int)")
+    release = threading.Event()
+    lost: list[RunLost] = []
+
+    @app.task("async", max_attempts=1)
+    async def async_task() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text(WRITE))
+            await asyncio.sleep(60)
+
+    @app.task("sync", max_attempts=1)
+    def sync_task() -> None:
+        try:
+            with akadze.sync.current().complete_tx() as connection:
+                connection.execute(text(WRITE))
+                release.wait(30)
+        except RunLost as error:
+            lost.append(error)
+
+    jobs = [await enqueue(async_task), await enqueue(sync_task)]
+    served = await serve(slots=2, shutdown_timeout=0)
+    await table.until(f"select count(*) = 2 {SESSIONS} and state = 'idle in transaction'")
+    await served.stop()
+    assert {(row["state"], row["attempt"]) for row in await table.jobs(*jobs)} == {("queued", 0)}
+    # The thread goes on, and learns at the end of its block that the job is not its own any more.
+    release.set()
+    await until(lambda: lost)
+    assert await written(table) == 0
+    assert {row["state"] for row in await table.jobs(*jobs)} == {"queued"}
+
+
 async def test_outside_complete_tx_a_running_job_holds_no_connection(app: Akadze, table: Table, serve: Serve) -> None:
     release, block = asyncio.Event(), asyncio.Event()
 
@@ -223,12 +258,11 @@ async def test_outside_complete_tx_a_running_job_holds_no_connection(app: Akadze
     jobs = await enqueue_many(wait, [{}] * 30)
     await serve(slots=31)
     await table.until("select count(*) = 30 from akadze.jobs where state = 'running'")
-    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    await table.until(f"select count(*) filter (where xact_start is not null) = 0 {others}")
+    await table.until(f"select count(*) filter (where xact_start is not null) = 0 {SESSIONS}")
     # A handful of the worker's own, and what the pool keeps open.
-    assert await table.value(f"select count(*) {others} and backend_type = 'client backend'") <= 8
+    assert await table.value(f"select count(*) {SESSIONS}") <= 8
     jobs.append(await enqueue(hold))
-    await table.until(f"select count(*) = 1 {others} and state = 'idle in transaction'")
+    await table.until(f"select count(*) = 1 {SESSIONS} and state = 'idle in transaction'")
     block.set()
     release.set()
     await table.ended(*jobs)

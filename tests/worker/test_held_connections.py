@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from akadze import Akadze
 from akadze._connections import driver_connection
 from akadze._worker.connect import close_held, open_held
-from tests.worker.table import Table
+from tests.worker.table import SESSIONS, Table
 
 
 async def _cancelled(connection: AsyncConnection, table: Table) -> None:
@@ -21,7 +21,7 @@ async def _cancelled(connection: AsyncConnection, table: Table) -> None:
             await connection.execute(text("select pg_sleep(60)"))
 
     sleeping = asyncio.create_task(sleep())
-    await table.until("select count(*) = 1 from pg_stat_activity where wait_event = 'PgSleep'")
+    await table.until(f"select count(*) = 1 {SESSIONS} and wait_event = 'PgSleep'")
     sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeping
@@ -50,7 +50,7 @@ async def test_a_held_connection_is_closed_whatever_has_happened_to_it(app: Akad
     await what(connection, table)
     await close_held(connection)
     assert below.closed
-    await table.until("select count(*) = 0 from pg_stat_activity where pid = %s", pid)
+    await table.until(f"select count(*) = 0 {SESSIONS} and pid = %s", pid)
 
 
 async def test_a_held_connection_takes_nobodys_place_in_the_pool(database_url: str, table: Table) -> None:

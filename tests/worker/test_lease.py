@@ -15,7 +15,7 @@ from akadze import Akadze, AkadzeError, current, list_workers
 from tests.waiting import until
 from tests.worker.proxy import proxied
 from tests.worker.serving import Serve
-from tests.worker.table import Table, enqueue, enqueue_many
+from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
 
 # Of a lease that is meant to end.
 SHORT = {"heartbeat_interval": 0.1, "heartbeat_ttl": 1.0}
@@ -193,9 +193,7 @@ async def test_a_heartbeat_that_hangs_is_tried_again_on_another_connection_befor
 ) -> None:
     app.register(_nothing, name="task")
     served = await serve(heartbeat_interval=0.1, heartbeat_ttl=3)
-    waiting = (
-        "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like '%%heartbeat_at = now()%%'"
-    )
+    waiting = f"select pid {SESSIONS} and wait_event_type = 'Lock' and query like '%%heartbeat_at = now()%%'"
     async with await psycopg.AsyncConnection.connect(database_url) as blocker:
         # A beat waits for the row now, as one does whose server has gone without a word.
         await blocker.execute("select from akadze.workers for update")

@@ -13,16 +13,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import akadze.sync
-from akadze import Akadze, AkadzeError, Worker, current
+from akadze import Akadze, AkadzeError, Worker, current, dev
 from tests.waiting import until
 from tests.worker.proxy import Proxy, proxied
-from tests.worker.serving import Serve
-from tests.worker.table import Table, enqueue, enqueue_many
+from tests.worker.serving import Serve, workers
+from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many, open_table
 
-TERMINATE = (
-    "select pg_terminate_backend(pid) from pg_stat_activity"
-    " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
-)
+TERMINATE = f"select pg_terminate_backend(pid) {SESSIONS}"
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -197,7 +194,7 @@ async def test_a_worker_reconnects_though_every_connection_of_the_pool_is_taken(
 
     job_id = await enqueue(hold)
     served = await serve(app, heartbeat_ttl=2)
-    await table.until("select count(*) = 1 from pg_stat_activity where state = 'idle in transaction'")
+    await table.until(f"select count(*) = 1 {SESSIONS} and state = 'idle in transaction'")
     await table.rows(f"{TERMINATE} and state <> 'idle in transaction'")
     last = await table.value("select heartbeat_at from akadze.workers")
     await table.until("select heartbeat_at > %s from akadze.workers", last)
@@ -207,6 +204,34 @@ async def test_a_worker_reconnects_though_every_connection_of_the_pool_is_taken(
     await served.stop()
     await app.aclose()
     await engine.dispose()
+
+
+async def test_a_restart_of_the_server_loses_no_job_and_spends_no_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        server = await asyncio.to_thread(dev.start)
+    except AkadzeError as error:
+        pytest.skip(f"no server of one's own to restart: {error}")
+    with server:
+        url = server.url()
+        await akadze.migrate(url)
+        app = Akadze(database_url=url)
+
+        @app.task("task", max_attempts=1)
+        async def task() -> None:
+            await asyncio.sleep(0.02)
+
+        async with open_table(url) as table:
+            jobs = await enqueue_many(task, [{}] * 300)
+            async with workers(app, table) as serve:
+                served = await serve(slots=10, heartbeat_ttl=60)
+                await table.until("select count(*) > 50 from akadze.jobs where state = 'succeeded'")
+                await asyncio.to_thread(server.restart, "immediate")
+                async with open_table(url) as after:
+                    await after.until("select count(*) = 300 from akadze.jobs where state = 'succeeded'", timeout=60)
+                    rows = await after.jobs(*jobs)
+                    assert {(row["attempt"], str(row["errors"])) for row in rows} == {(0, "[]")}
+                    assert served.up
+        await app.aclose()
 
 
 @pytest.mark.parametrize("kind", ["deadlock", "serialization", "lock timeout", "read only"])

@@ -14,7 +14,7 @@ import pytest
 from akadze import Akadze, AkadzeError, Worker, current, list_workers
 from tests.waiting import until
 from tests.worker.serving import Serve
-from tests.worker.table import Table, enqueue, enqueue_many
+from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
 
 
 async def test_a_worker_that_stops_claims_nothing_more_and_lets_its_jobs_end(
@@ -197,7 +197,7 @@ async def test_a_claim_that_is_under_way_when_the_worker_is_told_to_stop_goes_ba
         assert served.worker._serving is not None
         served.worker._serving._loop._next_survey = float("inf")
         served.worker._serving._loop.wake()
-        await table.until("select count(*) = 1 from pg_stat_activity where wait_event_type = 'Lock'")
+        await table.until(f"select count(*) = 1 {SESSIONS} and wait_event_type = 'Lock'")
         served.stopping.set()
         await until(lambda: served.worker._serving is None or served.worker._serving._loop.closing)
     await served.join()
@@ -334,5 +334,4 @@ async def test_nothing_of_a_stopped_worker_is_left_in_the_process_or_on_the_serv
     await app.engine.dispose()
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
     await until(lambda: threading.active_count() <= threads)
-    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    await table.until(f"select count(*) = 0 {others} and backend_type = 'client backend'")
+    await table.until(f"select count(*) = 0 {SESSIONS}")
