@@ -110,6 +110,8 @@ class AkadzeBackend(BaseTaskBackend):
         unknown = [name for name in self.options if name not in _OPTIONS]
         if unknown:
             return [checks.Error(f"{place} has {unknown[0]!r}: it takes {' and '.join(_OPTIONS)}", id="akadze.E004")]
+        if "database" not in self.options:
+            return []  # that of AKADZE, which has a check of its own
         try:
             used, served = postgresql(self.options.get("database")).alias, read_settings().database
         except AkadzeError as error:
