@@ -88,4 +88,7 @@ async def _apply(caller: AsyncCaller, version: str) -> None:
 
 
 async def _connect(database_url: str) -> psycopg.AsyncConnection[Any]:
-    return await psycopg.AsyncConnection.connect(libpq_url(database_url), autocommit=True, prepare_threshold=None)
+    connection = await psycopg.AsyncConnection.connect(libpq_url(database_url), autocommit=True, prepare_threshold=None)
+    # What is read after the wait for another migrate has to be what that one left, whatever the role defaults to.
+    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    return connection

@@ -89,4 +89,7 @@ def _apply(caller: SyncCaller, version: str) -> None:
 
 
 def _connect(database_url: str) -> psycopg.Connection[Any]:
-    return psycopg.Connection.connect(libpq_url(database_url), autocommit=True, prepare_threshold=None)
+    connection = psycopg.Connection.connect(libpq_url(database_url), autocommit=True, prepare_threshold=None)
+    # What is read after the wait for another migrate has to be what that one left, whatever the role defaults to.
+    connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    return connection

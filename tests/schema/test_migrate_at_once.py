@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -93,6 +94,11 @@ def ask(url: str, question: str) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
+def with_default_isolation(url: str, isolation: str) -> str:
+    setting = "-c default_transaction_isolation=" + isolation.replace(" ", "\\ ")
+    return f"{url}{'&' if '?' in url else '?'}options={quote(setting)}"
+
+
 @pytest.fixture
 def versions(database_url: str) -> list[str]:
     """What a database has whose migration nobody disturbed."""
@@ -124,16 +130,18 @@ def test_threads_and_tasks_migrate_at_once(empty_database_url: str, versions: li
         ask(empty_database_url, "drop schema akadze cascade")
 
 
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_migrate_waits_for_another_one_and_goes_on_from_where_that_ended(
-    end: str, empty_database_url: str, versions: list[str]
+    end: str, isolation: str, empty_database_url: str, versions: list[str]
 ) -> None:
+    """Whatever the isolation is to which the role or the database defaults."""
     waiting = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     lock = "select pg_advisory_xact_lock(hashtextextended('akadze.migrate', 0))"
     with psycopg.connect(empty_database_url) as first, ThreadPoolExecutor(1) as pool:
         first.execute(lock)
         first.execute("create schema akadze")
-        second = pool.submit(migrate, empty_database_url)
+        second = pool.submit(migrate, with_default_isolation(empty_database_url, isolation))
         wait_until(lambda: ask(empty_database_url, waiting))
         assert not second.done()
         first.commit() if end == "commit" else first.rollback()
