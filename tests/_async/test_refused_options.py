@@ -61,7 +61,6 @@ async def _refused(engine: Engine, rows: Rows, says: str | None) -> AsyncIterato
         {"n": "seven"}, {"n": 1.5}, {"n": None}, {"n": True, "s": 1}, {"unknown": 1}, {"d": [1]},
         {"d": {"k": object()}}, {"d": {"k": b"\xff"}}, {"d": {1: 2}}, {"d": {"k": {1, 2}}}, {"at": "tomorrow"},
     ],
-    ids=repr,
 )  # fmt: skip
 async def test_arguments_that_do_not_fit_or_cannot_be_stored(
     arguments: dict[str, Any], f: Any, refused: Callable[..., Any], rows: Rows

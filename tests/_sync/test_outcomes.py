@@ -257,7 +257,7 @@ def test_a_result_is_stored_in_its_json_form(value: Any, stored: Any, engine: En
 
 
 @pytest.mark.parametrize(
-    "value", [object(), float("nan"), [float("inf")], "a\0", {"k": "\ud800"}, {"k": {object()}}, b"\xff"], ids=ascii
+    "value", [object(), float("nan"), [float("inf")], "a\0", {"k": "\ud800"}, {"k": {object()}}, b"\xff"]
 )
 def test_a_result_that_cannot_be_stored_is_an_error_of_the_run(
     value: Any, engine: Engine, app: Akadze, rows: Rows
