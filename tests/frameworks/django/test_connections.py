@@ -47,7 +47,8 @@ class Shop:
     def djangos_connections(self) -> int:
         """Those whose last statement was one of the ORM."""
         [(count,)] = self.rows(
-            """select count(*) from pg_stat_activity where query like '%FROM "shop_note"%' and pid <> pg_backend_pid()"""
+            "select count(*) from pg_stat_activity"
+            """ where query like '%FROM "shop_note"%' and pid <> pg_backend_pid()"""
         )
         return int(count)
 

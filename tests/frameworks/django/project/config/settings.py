@@ -76,6 +76,6 @@ TASKS = {
     "default": {
         "BACKEND": "akadze.contrib.django.backend.AkadzeBackend",
         "QUEUES": ["default", "mail"],
-    },
-    "immediate": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"},
+    }
 }
+TASKS["immediate"] = {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}
