@@ -159,6 +159,7 @@ async def test_a_mapping_is_no_list_of_items(engine: Engine, note: Any, rows: Ro
     async with engine.begin() as connection:
         with pytest.raises(EnqueueError, match="a mapping of argument names"):
             await note.using(session=connection).enqueue_many({"n": 1})
+        await connection.execute(text("select 1"))
     assert await numbers(rows) == []
 
 

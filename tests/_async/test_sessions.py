@@ -108,7 +108,8 @@ async def test_a_rolled_back_enqueue_leaves_no_job(caller: Caller, note: Any, ro
 async def test_a_savepoint_takes_its_jobs_with_it(caller: Caller, note: Any, rows: Rows) -> None:
     await order(caller, "kept")
     with suppress(Undo):
-        async with caller.savepoint():
+        savepoint = caller.savepoint()
+        async with savepoint:
             await note.using(session=caller.session).enqueue(n=1)
             raise Undo
     async with caller.savepoint():

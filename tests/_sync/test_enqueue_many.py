@@ -160,6 +160,7 @@ def test_a_mapping_is_no_list_of_items(engine: Engine, note: Any, rows: Rows) ->
     with engine.begin() as connection:
         with pytest.raises(EnqueueError, match="a mapping of argument names"):
             note.using(session=connection).enqueue_many({"n": 1})
+        connection.execute(text("select 1"))
     assert numbers(rows) == []
 
 

@@ -107,7 +107,8 @@ def test_a_rolled_back_enqueue_leaves_no_job(caller: Caller, note: Any, rows: Ro
 def test_a_savepoint_takes_its_jobs_with_it(caller: Caller, note: Any, rows: Rows) -> None:
     order(caller, "kept")
     with suppress(Undo):
-        with caller.savepoint():
+        savepoint = caller.savepoint()
+        with savepoint:
             note.using(session=caller.session).enqueue(n=1)
             raise Undo
     with caller.savepoint():

@@ -86,6 +86,7 @@ def test_a_wait_for_a_retry_holds_the_key(engine: Engine, app: Akadze, rows: Row
     with engine.begin() as connection:
         with pytest.raises(DuplicateJob):
             again.using(session=connection, unique_key="u").enqueue()
+        connection.execute(text("select 1"))
 
 
 def test_a_finished_run_frees_its_key(engine: Engine, note: Any, app: Akadze, rows: Rows) -> None:
@@ -140,6 +141,7 @@ def test_a_running_holder_keeps_its_key_whatever_was_asked(engine: Engine, note:
     with engine.begin() as connection:
         with pytest.raises(DuplicateJob):
             note.using(session=connection, unique_key="u").enqueue(n=2)
+        connection.execute(text("select 1"))
     assert states(rows) == ["running"]
 
 
