@@ -25,6 +25,12 @@ def driver_error(error: BaseException) -> BaseException:
     return error
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text: on further ones there may be statements, and with them arguments."""
+    lines = str(driver_error(error)).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
 def sqlstate(error: BaseException) -> str | None:
     """Return the five characters that PostgreSQL gave the error, None if it did not come from the server."""
     inner = driver_error(error)

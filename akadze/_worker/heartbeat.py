@@ -114,6 +114,10 @@ class Heartbeat:
             # Not by asyncio.timeout: the lease does not wait until the driver heeds a cancellation.
             await end_tasks([beat], patience=_TO_END, first=_TO_END)
 
+    async def close(self) -> None:
+        """Close the connection, and leave the row to whoever deletes those of dead workers."""
+        await self._drop()
+
     async def unregister(self) -> None:
         """Delete the worker's row, when its jobs have been handed back."""
         try:

@@ -8,6 +8,7 @@ import random
 from typing import Final
 
 from akadze._failure import name_of
+from akadze._sqlstates import first_line
 from akadze._urls import without_password
 
 logger = logging.getLogger("akadze.worker")
@@ -28,7 +29,7 @@ class Outages:
                 "the database is out of reach or refuses (%s: %s: %s): trying again until it is back",
                 duty,
                 name_of(error),
-                without_password(_first_line(error)),
+                without_password(first_line(error)),
             )
         self._failing.add(duty)
 
@@ -59,10 +60,3 @@ class Outage:
         if self._failures:
             self._failures = 0
             self._outages.worked(self._duty)
-
-
-def _first_line(error: BaseException) -> str:
-    # SQLAlchemy adds the statement and its parameters on further lines: those may hold arguments.
-    orig = getattr(error, "orig", None)
-    text = str(orig if orig is not None else error).strip()
-    return text.splitlines()[0] if text else ""

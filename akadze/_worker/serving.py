@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 
 from akadze._async.schema import check_schema
 from akadze._connections import async_caller
-from akadze._sqlstates import is_transient
+from akadze._sqlstates import first_line, is_transient
+from akadze._urls import without_password
 from akadze._worker.ending import end_tasks
 from akadze._worker.exchange import Exchange
 from akadze._worker.heartbeat import Heartbeat
@@ -111,9 +112,8 @@ class Serving:
             # Cancelled from outside, or failed at the start: nothing of this worker stays behind.
             await self._end([stopped, *parts])
             self._loop.close()
-            await self._quietly(self._exchange.give_up())
-        if cause is not None:
-            raise cause
+            for part in (self._exchange.give_up, self._heartbeat.close):
+                await self._quietly(part())
 
     async def _start(self) -> None:
         held = await self._exchange.open()
@@ -139,7 +139,7 @@ class Serving:
             logger.info("worker %s stops: %s jobs still run", self.id, len(self._loop.runs))
             cause = await self._wait_for_runs(parts)
         if cause is not None and not isinstance(cause, asyncio.CancelledError):
-            logger.error("worker %s stops: %s", self.id, cause)
+            logger.error("worker %s stops: %s", self.id, without_password(first_line(cause)))
         await self._take_back()
         self._writer.hand_back([*self._writer.stuck])
         self._loop.closing = True

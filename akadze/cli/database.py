@@ -40,6 +40,7 @@ def connectable(url: str) -> str:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
+    from akadze._sqlstates import first_line
     from akadze._urls import libpq_url
     from akadze.errors import AkadzeError
 
@@ -58,6 +59,7 @@ def telling_errors() -> Iterator[None]:
     """Tell what the caller or the database did wrong in one line and exit with 1."""
     import psycopg
 
+    from akadze._sqlstates import first_line
     from akadze.errors import AkadzeError
 
     try:
@@ -75,11 +77,3 @@ def checking() -> Iterator[None]:
         yield
     except AkadzeError as error:
         fail(str(error), 2)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text: on further ones databases show statements and values."""
-    from akadze._sqlstates import driver_error
-
-    lines = str(driver_error(error)).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__

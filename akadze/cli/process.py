@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from akadze.cli.database import first_line
 from akadze.cli.output import print_error, silence
 from akadze.cli.signals import ignore_signals, watch_signals
 
@@ -70,6 +69,7 @@ def _tell(error: Exception) -> None:
     import psycopg
     from sqlalchemy.exc import SQLAlchemyError
 
+    from akadze._sqlstates import first_line
     from akadze.errors import AkadzeError
 
     expected = isinstance(error, AkadzeError | psycopg.Error | SQLAlchemyError | OSError)

@@ -335,3 +335,23 @@ async def test_nothing_of_a_stopped_worker_is_left_in_the_process_or_on_the_serv
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
     await until(lambda: threading.active_count() <= threads)
     await table.until(f"select count(*) = 0 {SESSIONS}")
+
+
+@pytest.mark.parametrize("gone", ["jobs", "workers"])
+async def test_nothing_of_a_worker_that_failed_is_left_on_the_server(
+    app: Akadze, table: Table, serve: Serve, gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task("task")
+    async def task() -> None:
+        await asyncio.Event().wait()
+
+    job_id = await enqueue(task)
+    served = await serve()
+    await table.in_state(job_id, "running")
+    await table.rows(f"alter table akadze.{gone} rename to elsewhere")
+    await served.failed()
+    await app.engine.dispose()
+    await table.until(f"select count(*) = 0 {SESSIONS}")
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told.startswith(f'worker {served.id} stops: relation "akadze.{gone}" does not exist')
+    assert "\n" not in told, "on further lines the server quotes statements"
