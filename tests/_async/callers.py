@@ -92,8 +92,7 @@ def alchemy_connection(settings: Mapping[str, str] | None = None, **options: Any
                 await connection.execute(text(f"set {name} = '{value}'"))
             await connection.commit()
             await connection.begin()
-            caller = Again(connection)
-            yield caller
+            yield Again(connection)
 
     return opened
 
@@ -108,6 +107,27 @@ class Again(Alchemy):
     async def rollback(self) -> None:
         await super().rollback()
         await self.session.begin()
+
+
+class Streaming(Again):
+    """SQLAlchemy would declare its own savepoints as cursors here: open them by statements."""
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        await self.execute("savepoint own")
+        try:
+            yield
+        except BaseException:
+            await self.execute("rollback to savepoint own")
+            raise
+        await self.execute("release savepoint own")
+
+
+@asynccontextmanager
+async def alchemy_streaming(engine: Any, url: str) -> AsyncIterator[Caller]:
+    async with engine.execution_options(stream_results=True).connect() as connection:
+        await connection.begin()
+        yield Streaming(connection)
 
 
 @asynccontextmanager
@@ -176,6 +196,7 @@ async def psycopg_other_json(engine: Any, url: str) -> AsyncIterator[Caller]:
 
 KINDS: dict[str, Callable[[Any, str], Any]] = {
     "sqlalchemy connection": alchemy_connection(),
+    "sqlalchemy connection that streams": alchemy_streaming,
     "sqlalchemy connection, serializable": alchemy_connection(isolation_level="SERIALIZABLE"),
     "sqlalchemy connection with odd settings": alchemy_connection(ODD_SETTINGS),
     "sqlalchemy session": alchemy_session,

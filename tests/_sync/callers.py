@@ -93,8 +93,7 @@ def alchemy_connection(settings: Mapping[str, str] | None = None, **options: Any
                 connection.execute(text(f"set {name} = '{value}'"))
             connection.commit()
             connection.begin()
-            caller = Again(connection)
-            yield caller
+            yield Again(connection)
 
     return opened
 
@@ -109,6 +108,27 @@ class Again(Alchemy):
     def rollback(self) -> None:
         super().rollback()
         self.session.begin()
+
+
+class Streaming(Again):
+    """SQLAlchemy would declare its own savepoints as cursors here: open them by statements."""
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        self.execute("savepoint own")
+        try:
+            yield
+        except BaseException:
+            self.execute("rollback to savepoint own")
+            raise
+        self.execute("release savepoint own")
+
+
+@contextmanager
+def alchemy_streaming(engine: Any, url: str) -> Iterator[Caller]:
+    with engine.execution_options(stream_results=True).connect() as connection:
+        connection.begin()
+        yield Streaming(connection)
 
 
 @contextmanager
@@ -177,6 +197,7 @@ def psycopg_other_json(engine: Any, url: str) -> Iterator[Caller]:
 
 KINDS: dict[str, Callable[[Any, str], Any]] = {
     "sqlalchemy connection": alchemy_connection(),
+    "sqlalchemy connection that streams": alchemy_streaming,
     "sqlalchemy connection, serializable": alchemy_connection(isolation_level="SERIALIZABLE"),
     "sqlalchemy connection with odd settings": alchemy_connection(ODD_SETTINGS),
     "sqlalchemy session": alchemy_session,

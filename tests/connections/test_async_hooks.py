@@ -143,8 +143,12 @@ async def test_complete_tx_of_a_plain_function_refuses_an_async_on_transition_ho
     assert "complete_tx of a plain function is blocking" in error["message"]
 
 
-async def test_a_blocking_enqueue_inside_a_running_loop_works(app: Akadze, note: Any) -> None:
+async def test_blocking_calls_inside_a_running_loop_work(app: Akadze, note: Any) -> None:
+    ran: list[int] = []
+    coroutine = coroutine_task(app, ran)
     with app.sync_engine.begin() as connection:
         note.using(session=connection).enqueue()
+        coroutine.using(session=connection).enqueue(n=1)
     drain(app)
-    assert states(app) == ["succeeded"]
+    assert ran == [1]
+    assert states(app) == ["succeeded", "succeeded"]

@@ -103,7 +103,8 @@ def test_readers_need_no_more_than_to_read(empty_database_url: str, role: Role) 
         empty_database_url,
         "grant usage on schema akadze to akadze_test_read",
         "grant select on all tables in schema akadze to akadze_test_read",
+        "alter role akadze_test_read set default_transaction_read_only = on",
     )
     read_everything(url)
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         run(url, "insert into akadze.queue_pauses (queue) values ('mail')")
