@@ -32,20 +32,18 @@ def pick(
 
     ``room``: how many more may start of each limited key. ``running``: how many of each group run in the queue.
     """
-    left = set(jobs)
     room, running = Counter(room), Counter(running)
     limited = set(room)
+    lanes: dict[tuple[int, str], list[Waiting]] = {}
+    for job in sorted(jobs, key=lambda job: (job.run_at, job.id), reverse=True):
+        lanes.setdefault((job.priority, job.key), []).append(job)
     picks: list[int] = []
     while len(picks) < slots:
-        startable = [job for job in left if job.key not in limited or room[job.key] > 0]
-        if not startable:
+        heads = [lane[-1] for (_, key), lane in lanes.items() if lane and (key not in limited or room[key] > 0)]
+        if not heads:
             break
-        top = max(job.priority for job in startable)
-        best = min(
-            (job for job in startable if job.priority == top),
-            key=lambda job: (running[job.key] if fair else 0, job.run_at, job.id),
-        )
-        left.remove(best)
+        best = min(heads, key=lambda job: (-job.priority, running[job.key] if fair else 0, job.run_at, job.id))
+        lanes[best.priority, best.key].pop()
         picks.append(best.id)
         running[best.key] += 1
         room[best.key] -= 1

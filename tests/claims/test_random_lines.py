@@ -10,7 +10,7 @@ import pytest
 
 from akadze._statement import Statement, statement
 from tests.claims.claiming import CHOOSE_FAIR, CHOOSE_LIMITED, Claimer
-from tests.claims.clients import Client
+from tests.claims.clients import Client, variant
 from tests.claims.fixtures import Connect
 from tests.claims.line import ids
 from tests.claims.picker import Waiting, pick
@@ -34,12 +34,12 @@ class RandomLine:
 
     def __init__(self, seed: int, *, limits: bool) -> None:
         chance = self.chance = random.Random(seed)
-        self.rows = chance.choice([5, 50, 400, 1500])
+        self.rows = chance.choice([5, 60, 400, 1500, 1500])
         self.groups = chance.choice([1, 2, 5, 30, 120])
         self.tasks = ["a", "b", "c"][: chance.choice([1, 3])]
-        self.slots = chance.choice([1, 2, 5, 10, 30, 100])
+        self.slots = chance.choice([1, 2, 5, 5, 10, 30, 100])
         #: Of the front of the line.
-        self.big = chance.choice([0, 0.9])
+        self.big = chance.choice([0, 0.97])
         self.unknown = chance.choice([0, 0, 0.97])
         self.later = chance.choice([0, 0.3])
         self.same_time = chance.random() < 0.5
@@ -62,7 +62,7 @@ class RandomLine:
         if chance.random() < self.later:
             run_at = "2099-01-01"
         else:
-            run_at = "2020-01-01" if self.same_time else f"2020-01-01 00:00:{chance.randrange(60):02}"
+            run_at = "2020-01-01" if self.same_time else f"2020-01-01 00:00:{int(40 * front) + chance.randrange(20):02}"
         return (
             chance.choice(self.tasks) if known else "elsewhere",
             chance.choice(["default"] * 9 + ["other"]),
@@ -131,7 +131,7 @@ async def test_a_claim_takes_what_picking_one_by_one_would_take(connect: Connect
     client = await connect()
     await client.run(_TUNE_SESSION, local=False)
     deep = 0
-    for seed in range(60):
+    for seed in range(45):
         line = RandomLine(seed, limits=True)
         await line.fill(client)
         claimer = Claimer(client, choose=choose, tasks=line.tasks)
@@ -145,16 +145,39 @@ async def test_a_claim_takes_what_picking_one_by_one_would_take(connect: Connect
         known = [tuple(level) for level in chosen["windows"] or []]
         assert (await try_claim(bounded, line.slots, known=known))[1] == expected, f"seed {seed}, bounded and known"
         deep += (chosen["lanes"] or 0) > 0
-    assert deep >= 5, "few of these lines were long enough to look at lanes"
+    assert deep >= 8, "few of these lines were long enough to look at lanes"
 
 
 async def test_a_plain_claim_takes_what_picking_one_by_one_would_take(connect: Connect) -> None:
     client = await connect()
     await client.run(_TUNE_SESSION, local=False)
-    for seed in range(40):
+    for seed in range(25):
         line = RandomLine(seed, limits=False)
         await line.fill(client)
 
         picks = (await try_claim(Claimer(client, tasks=line.tasks), line.slots))[1]
 
         assert picks == await line.expected(client, fair=False), f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("choose", "change"),
+    [
+        (CHOOSE_FAIR, ("s.running + p.turn as load", "p.turn as load")),
+        (CHOOSE_LIMITED, ("array_agg(f.id order by f.run_at, f.id)", "array_agg(f.id order by f.id)")),
+        (CHOOSE_LIMITED, ("(select count(*) from near_fit) < l.room and", "false and")),
+    ],
+    ids=["fair without the running jobs", "limited without run_at", "limited without the lanes"],
+)
+async def test_a_choice_that_were_wrong_would_be_noticed(
+    connect: Connect, choose: Statement, change: tuple[str, str]
+) -> None:
+    client = await connect()
+    wrong = variant(choose, change)
+    for seed in range(45):
+        line = RandomLine(seed, limits=True)
+        await line.fill(client)
+        picks = (await try_claim(Claimer(client, choose=wrong, tasks=line.tasks), line.slots))[1]
+        if picks != await line.expected(client, fair=choose is CHOOSE_FAIR):
+            return
+    raise AssertionError("no line has shown the difference")
