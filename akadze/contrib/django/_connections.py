@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
 
 from akadze._drivers import is_django
@@ -60,9 +60,15 @@ class FreshConnections:
         try:
             if self._savepoint is not None:
                 await sync_to_async(self._end)(error)
-            await sync_to_async(_close_all)()
+            if self._has_a_thread():
+                await sync_to_async(_close_all)()
         finally:
             await self._own_thread.__aexit__(kind, error, traceback)
+
+    def _has_a_thread(self) -> bool:
+        """Whether the body has used it: to start one only to close nothing would cost more than a short body."""
+        threads = getattr(SyncToAsync, "context_to_thread_executor", None)
+        return threads is None or self._own_thread in threads
 
     def _begin(self, alias: str) -> Mapping[str, int]:
         if connections[alias].in_atomic_block:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage, Error
 
+from akadze._urls import without_password
 from akadze.contrib.django._app import get_app
 from akadze.contrib.django._settings import postgresql, read_settings
 from akadze.errors import AkadzeError
@@ -29,6 +30,6 @@ def check_settings(**_given: Any) -> list[CheckMessage]:
         except AkadzeError as error:
             found.append(Error(str(error), id="akadze.E003"))
         except Exception as error:  # whatever the project's module raises; the commands show its traceback
-            message = f"importing AKADZE['APP'] raised {type(error).__name__}: {error}"
+            message = f"importing AKADZE['APP'] raised {type(error).__name__}: {without_password(str(error))}"
             found.append(Error(message, id="akadze.E003"))
     return found

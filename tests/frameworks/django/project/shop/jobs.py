@@ -6,6 +6,7 @@ import os
 import threading
 from datetime import timedelta
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 import akadze.sync
@@ -65,6 +66,20 @@ def finish(text: str, then: str = "") -> None:
             transaction.on_commit(_raise)
     if then == "raise after":
         raise RuntimeError("after the block")
+
+
+@app.task("finish async", max_attempts=1)
+async def finish_async(text: str, how: str) -> None:
+    if how == "on Django's connection":
+        await sync_to_async(_finish)(text)
+    else:
+        async with akadze.current().complete_tx() as other:
+            await other.exec_driver_sql("insert into shop_note (text) values (%s)", (text,))
+
+
+def _finish(text: str) -> None:
+    with complete_tx():
+        Note.objects.create(text=text)
 
 
 @app.task("finish inside", max_attempts=1)

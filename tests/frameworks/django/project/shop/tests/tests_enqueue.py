@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.test import TestCase
 
@@ -146,6 +147,12 @@ class Drain(_LeavesNothing):
         drain()
         self.assertEqual(Note.objects.get().text, "on commit")
 
+    async def test_an_async_test_drains_through_sync_to_async(self) -> None:
+        await sync_to_async(jobs.note.using(session=connection).enqueue)(text="note")
+        await sync_to_async(jobs.note_async.using(session=connection).enqueue)(text="async")
+        await sync_to_async(drain)()
+        self.assertEqual({note.text async for note in Note.objects.all()}, {"note", "async"})
+
     def test_too_small_a_limit_is_an_error(self) -> None:
         jobs.note.using(session=connection).enqueue_many([{"text": "a"}, {"text": "b"}])
         with self.assertRaisesMessage(AkadzeError, "limit"):
@@ -180,6 +187,19 @@ class CompleteTx(_LeavesNothing):
         job = Job.objects.get()
         self.assertEqual((job.state, job.errors[0]["error"], Note.objects.count()), ("failed", "AkadzeError", 0))
         self.assertIn("outermost", job.errors[0]["message"])
+
+    def test_an_async_task_finishes_through_sync_to_async(self) -> None:
+        jobs.finish_async.using(session=connection).enqueue(text="note", how="on Django's connection")
+        drain()
+        job = Job.objects.get()
+        self.assertEqual((job.state, job.errors, Note.objects.count()), ("succeeded", [], 1))
+
+    def test_akadzes_own_async_one_needs_a_drain_of_its_kind(self) -> None:
+        jobs.finish_async.using(session=connection).enqueue(text="note", how="on akadze's")
+        drain()
+        job = Job.objects.get()
+        self.assertEqual((job.state, Note.objects.count()), ("failed", 0))
+        self.assertIn("a blocking session", job.errors[0]["message"])
 
     def test_hooks_on_transition_get_djangos_connection(self) -> None:
         seen = []

@@ -34,6 +34,7 @@ from .worker import WorkerTestCase, wait_until
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
+NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - naive is what is tested
 
 
 @contextmanager
@@ -132,10 +133,10 @@ class Backend(TestCase):
 
     def test_a_naive_time_is_taken_where_the_project_has_no_time_zones(self) -> None:
         with override_settings(USE_TZ=False):
-            result = django_tasks.add.using(run_after=datetime(2030, 1, 1, 12)).enqueue(1)
-            self.assertEqual(default_task_backend.get_result(result.id).task.run_after, datetime(2030, 1, 1, 12))
+            result = django_tasks.add.using(run_after=NAIVE).enqueue(1)
+            self.assertEqual(default_task_backend.get_result(result.id).task.run_after, NAIVE)
         run_at = Job.objects.get().run_at
-        self.assertEqual(run_at, timezone.make_aware(datetime(2030, 1, 1, 12)))
+        self.assertEqual(run_at, timezone.make_aware(NAIVE))
 
     def test_wrong_tasks_are_refused(self) -> None:
         for change in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import Any
 
@@ -96,6 +97,15 @@ class Run(WorkerTestCase):
         job = _ended(job_id)
         self.assertEqual((job.state, job.errors[0]["error"], Note.objects.count()), ("failed", "AkadzeError", 0))
 
+    def test_an_async_task_finishes_in_either_way(self) -> None:
+        for how in ("on Django's connection", "on akadze's"):
+            job_id = self.enqueue(jobs.finish_async, text=how, how=how)
+            self.assertEqual((_ended(job_id).state, _ended(job_id).errors), ("succeeded", []))
+            same = rows(
+                "select j.xmin = n.xmin from akadze.jobs j, shop_note n where j.id = %s and text = %s", job_id, how
+            )
+            self.assertEqual(same, [(True,)])
+
     def test_an_async_task_uses_the_orm(self) -> None:
         ids = [self.enqueue(jobs.note_async, text=str(number)) for number in range(10)]
         self.assertEqual({_ended(job_id).state for job_id in ids}, {"succeeded"})
@@ -139,6 +149,15 @@ class Command(WorkerTestCase):
         wait_until(models.Worker.objects.exists)
         self.assertEqual(models.Worker.objects.get().heartbeat_ttl.total_seconds(), 4)
         self.assertEqual(worker.stop(), 0)
+
+    def test_it_runs_tasks_on_a_pool_and_ends_as_it_should(self) -> None:
+        jobs.count.using(session=connection).enqueue_many([{}] * 20)
+        jobs.count_async.using(session=connection).enqueue_many([{}] * 20)
+        pool = json.dumps({"pool": {"min_size": 1, "max_size": 4}})
+        worker = self.start_worker("--slots", "4", SHOP_OPTIONS=pool)
+        wait_until(lambda: Job.objects.filter(state="succeeded").count() == 40)
+        self.assertEqual(worker.stop(), 0)
+        self.assertNotIn("Traceback", worker.log)
 
     def test_wrong_use_ends_with_2_and_one_line(self) -> None:
         for options, words in (
