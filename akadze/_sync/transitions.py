@@ -21,6 +21,7 @@ from akadze.hooks import sync_call_watcher
 
 logger = logging.getLogger("akadze.job")
 
+_BEGIN_WORK = statement("session", "begin_work")
 _READ_JOBS = statement("jobs", "read_jobs")
 _FINISH_RUNS = statement("finish", "finish_runs")
 _REFUSE_CLAIMS = statement("finish", "refuse_claims")
@@ -28,6 +29,8 @@ _LOCK_LOST_JOBS = statement("rescue", "lock_lost_jobs")
 _RESCUE_JOBS = statement("rescue", "rescue_jobs")
 _LOCK_DOOMED_JOBS = statement("rescue", "lock_doomed_jobs")
 _CANCEL_DOOMED = statement("rescue", "cancel_doomed")
+# Any statement will do: in a broken transaction it raises.
+_CHECK_TRANSACTION = statement("session", "begin_work")
 
 Hooks = Sequence[Callable[..., Any]]
 
@@ -36,13 +39,19 @@ REFUSED_FOR = 1.0
 
 
 def tell(caller: SyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, to_state: str) -> None:
-    """Call the on_transition hooks for jobs that this transaction has just moved."""
+    """Call the on_transition hooks for jobs that this transaction has just moved.
+
+    An error of the database that a hook has caught comes out here: it has broken the transaction all the same.
+    """
     if not hooks:
         return
     for row in caller.rows(_READ_JOBS, ids=list(ids)):
         job = _rows.job(row)
         for hook in hooks:
             sync_call_watcher(hook, caller.connection, job, from_state, to_state)
+        caller.rows(_CHECK_TRANSACTION)
+    # Where a hook has swallowed an error of the database, this raises; the commit would roll back and say nothing.
+    caller.rows(_BEGIN_WORK)
 
 
 def finish(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 import akadze.sync
 from akadze import Akadze, Cancel, Fail, Snooze, current, request_cancel, requeue
@@ -246,7 +247,14 @@ async def _break_the_transaction(connection: Any) -> None:
     await connection.execute(text("select 1 / 0"))
 
 
-REFUSALS = [_raise_error, _raise_base_exception, _exit, _break_the_transaction]
+async def _break_the_transaction_in_silence(connection: Any) -> None:
+    try:
+        await connection.execute(text("select 1 / 0"))
+    except DBAPIError:
+        pass
+
+
+REFUSALS = [_raise_error, _raise_base_exception, _exit, _break_the_transaction, _break_the_transaction_in_silence]
 
 
 @pytest.mark.parametrize("refuse", REFUSALS)
@@ -282,6 +290,30 @@ async def test_an_outcome_that_a_hook_refuses_leaves_its_own_job_running_until_t
     await serve()
     row = await table.ended(jobs[2])
     assert (row["state"], row["attempt"], row["run_count"]) == ("succeeded", 0, 2)
+
+
+@pytest.mark.parametrize("refuse", REFUSALS)
+async def test_a_complete_tx_that_a_hook_refuses_is_an_error_of_the_run_and_takes_its_writes_back(
+    app: Akadze, table: Table, serve: Serve, refuse: Any
+) -> None:
+    await table.rows("create table public.written (number int)")
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        if after == "succeeded" and job.run_count == 1:
+            await refuse(connection)
+
+    app.hooks.on_transition.append(hook)
+
+    @app.task("task", max_attempts=2, backoff=at_once)
+    async def task() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text("insert into public.written values (1)"))
+
+    job_id = await enqueue(task)
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["attempt"], row["run_count"], len(row["errors"])) == ("succeeded", 1, 2, 1)
+    assert await table.value("select count(*) from public.written") == 1
 
 
 @pytest.mark.parametrize("refuse", REFUSALS)
