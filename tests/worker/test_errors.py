@@ -107,8 +107,8 @@ class Broken(logging.Handler):
 
 
 class NoTraceback(Exception):
-    @property  # type: ignore[misc]  # that is the point
-    def __traceback__(self) -> Any:
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]  # that is the point
         raise RuntimeError("no traceback")
 
 

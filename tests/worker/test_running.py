@@ -130,13 +130,14 @@ async def test_jobs_start_by_priority_then_run_at_then_in_the_order_of_enqueue(
         order.append(name)
 
     now = datetime.now(UTC)
-    for name, options in {
+    given: dict[str, dict[str, Any]] = {
         "third": {},
         "fourth": {},
         "first": {"priority": 1},
         "second": {"run_at": now - timedelta(hours=1)},
         "last": {"priority": -1, "run_at": now - timedelta(days=1)},
-    }.items():
+    }
+    for name, options in given.items():
         last = await enqueue(task, {"name": name}, **options)
     await serve()
     await table.ended(last)

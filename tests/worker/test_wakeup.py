@@ -191,8 +191,9 @@ async def test_a_worker_whose_connections_pass_no_notifications_on_says_so_once_
 ) -> None:
     async def deaf(self: Any, **options: Any) -> Any:
         await asyncio.sleep(0)
-        for nothing in ():
-            yield nothing
+        nothing: list[Any] = []
+        for notification in nothing:
+            yield notification
 
     monkeypatch.setattr(psycopg.AsyncConnection, "notifies", deaf)
     monkeypatch.setattr("akadze._worker.wakeup._TRY_AGAIN", 0.05)
