@@ -71,9 +71,11 @@ class Wakeup:
 
     async def _listen(self, held: HeldRaw, outage: Outage) -> None:
         """Return when notifications do not arrive here."""
-        await held.rows(_LISTEN)
+        if held.direct:
+            await held.rows(_LISTEN)
         while True:
-            # Behind a pooler the test could by chance meet the server process that listens: the pids tell.
+            # Behind a pooler the test could by chance meet the server process that listens: the pids tell. That process
+            # would go on listening, too, and its next client knows nothing of it.
             heard = held.direct
             if heard:
                 await held.rows(_NOTIFY, payload=self._test)
