@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,9 +85,7 @@ class Claimer:
 
 
 def outcomes(jobs: Sequence[Row], state: str, **fields: Any) -> str:
-    from json import dumps
-
-    return dumps([{"id": job["id"], "run": job["run_count"], "state": state, **fields} for job in jobs])
+    return json.dumps([{"id": job["id"], "run": job["run_count"], "state": state, **fields} for job in jobs])
 
 
 def _knowing(known: Sequence[tuple[str, int, Any]]) -> dict[str, Any]:
