@@ -80,11 +80,18 @@ class _AlchemyAsync:
         result = await self.connection.execute(statement.clause, parameters, execution_options=_WHOLE)
         return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
-    def savepoint(self) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
         below = self.connection.sync_connection
         if below is not None and _autocommits(below):
-            return async_savepoint_in_autocommit(self)
-        return async_savepoint(self) if below is not None and _streams(below) else self.connection.begin_nested()
+            block: AbstractAsyncContextManager[Any] = async_savepoint_in_autocommit(self)
+        elif below is not None and _streams(below):
+            block = async_savepoint(self)
+        else:
+            block = self.connection.begin_nested()
+        async with block:
+            yield
+            await self.rows(_BEGIN_WORK)  # raises in a broken transaction: SQLAlchemy would not return to the savepoint
 
 
 class _AlchemySync:
@@ -95,10 +102,17 @@ class _AlchemySync:
         result = self.connection.execute(statement.clause, parameters, execution_options=_WHOLE)
         return [dict(row) for row in result.mappings()] if statement.returns_rows else []
 
-    def savepoint(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
         if _autocommits(self.connection):
-            return savepoint_in_autocommit(self)
-        return savepoint(self) if _streams(self.connection) else self.connection.begin_nested()
+            block: AbstractContextManager[Any] = savepoint_in_autocommit(self)
+        elif _streams(self.connection):
+            block = savepoint(self)
+        else:
+            block = self.connection.begin_nested()
+        with block:
+            yield
+            self.rows(_BEGIN_WORK)  # raises in a broken transaction: SQLAlchemy would not return to the savepoint
 
 
 class _AlchemyAsyncSession:
@@ -118,6 +132,7 @@ class _AlchemyAsyncSession:
             yield
             if alone:
                 await self.connection.flush()  # begin_nested() does so by itself
+            await self.rows(_BEGIN_WORK)
 
 
 class _AlchemySyncSession:
@@ -135,6 +150,7 @@ class _AlchemySyncSession:
             yield
             if alone:
                 self.connection.flush()  # begin_nested() does so by itself
+            self.rows(_BEGIN_WORK)
 
 
 def _autocommits(connection: Connection) -> bool:
@@ -181,6 +197,8 @@ class _PsycopgAsync:
             await self.rows(_BEGIN_WORK)
         async with self.connection.transaction():
             yield
+            if self.connection.info.transaction_status is TransactionStatus.INERROR:
+                await self.rows(_BEGIN_WORK)  # raises; the commit of a broken transaction says nothing
 
 
 class _PsycopgSync:
@@ -201,6 +219,8 @@ class _PsycopgSync:
             self.rows(_BEGIN_WORK)
         with self.connection.transaction():
             yield
+            if self.connection.info.transaction_status is TransactionStatus.INERROR:
+                self.rows(_BEGIN_WORK)  # raises; the commit of a broken transaction says nothing
 
 
 def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> AsyncCaller:

@@ -6,12 +6,14 @@ They are recognised and used without importing them. See ``_connections`` for th
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from akadze._savepoints import async_savepoint, savepoint, transaction
-from akadze._statement import Statement
+from akadze._statement import Statement, statement
+
+_BEGIN_WORK = statement("session", "begin_work")
 
 Rows = list[dict[str, Any]]
 
@@ -52,6 +54,8 @@ class AsyncpgCaller:
     async def _transaction(self) -> AsyncIterator[None]:
         async with self.connection.transaction():
             yield
+            # Where an error of the database was swallowed, this raises; the commit would roll back and say nothing.
+            await self.rows(_BEGIN_WORK)
 
 
 class Psycopg2Caller:
@@ -85,11 +89,13 @@ class DjangoCaller:
             cursor.execute(statement.pyformat, parameters)
             return _as_dicts(cursor)
 
-    def savepoint(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
         from django.db import transaction  # type: ignore[import-not-found, import-untyped, unused-ignore]  # it is Django's connection
 
-        block: AbstractContextManager[Any] = transaction.atomic(using=self.connection.alias)
-        return block
+        with transaction.atomic(using=self.connection.alias):
+            yield
+            self.rows(_BEGIN_WORK)
 
 
 def is_asyncpg(given: Any) -> bool:

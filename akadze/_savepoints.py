@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from akadze._sqlstates import NO_ACTIVE_TRANSACTION, sqlstate
 from akadze._statement import Statement, statement
 
+_BEGIN_WORK = statement("session", "begin_work")
 _BEGIN = statement("session", "begin")
 _COMMIT = statement("session", "commit")
 _ROLLBACK = statement("session", "rollback")
@@ -95,6 +96,8 @@ def transaction(caller: SyncRows) -> Iterator[None]:
     caller.rows(_BEGIN)
     try:
         yield
+        # Where an error of the database was swallowed, this raises; COMMIT would roll back and say nothing.
+        caller.rows(_BEGIN_WORK)
     except BaseException:
         caller.rows(_ROLLBACK)
         raise
@@ -107,6 +110,7 @@ async def async_transaction(caller: AsyncRows) -> AsyncIterator[None]:
     await caller.rows(_BEGIN)
     try:
         yield
+        await caller.rows(_BEGIN_WORK)
     except BaseException:
         await caller.rows(_ROLLBACK)
         raise
@@ -117,19 +121,19 @@ async def async_transaction(caller: AsyncRows) -> AsyncIterator[None]:
 def _kept(caller: SyncRows) -> Iterator[None]:
     try:
         yield
+        caller.rows(_RELEASE_SAVEPOINT)
     except BaseException:
         caller.rows(_RETURN_TO_SAVEPOINT)
         caller.rows(_RELEASE_SAVEPOINT)
         raise
-    caller.rows(_RELEASE_SAVEPOINT)
 
 
 @asynccontextmanager
 async def _async_kept(caller: AsyncRows) -> AsyncIterator[None]:
     try:
         yield
+        await caller.rows(_RELEASE_SAVEPOINT)
     except BaseException:
         await caller.rows(_RETURN_TO_SAVEPOINT)
         await caller.rows(_RELEASE_SAVEPOINT)
         raise
-    await caller.rows(_RELEASE_SAVEPOINT)

@@ -15,7 +15,8 @@ select set_config('jit', 'off', cast(:local as boolean)),
 select set_config('default_transaction_isolation', 'read committed', false)
 
 -- name: begin_work
--- Anything that makes psycopg begin the caller's transaction, in the way that its connection is set to. Reads only.
+-- Anything that makes psycopg begin the caller's transaction, in the way that its connection is set to. Reads only. In a transaction
+-- that an error has broken it raises, where COMMIT would roll back and say nothing.
 select 1 as begun
 
 -- name: backend_pid

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from sqlalchemy.ext.asyncio import AsyncConnection
+from psycopg.pq import TransactionStatus
 
 from akadze import _rows
 from akadze._async.transitions import finish, watch_claims
@@ -22,7 +23,7 @@ from akadze._states import QUEUED, RUNNING
 from akadze._worker import literals
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
-from akadze.hooks import async_call_watcher
+from akadze.hooks import HookFailed, async_call_watcher, name_of
 from akadze.job import Job
 
 _CLAIM_PLAIN = statement("claim", "claim_plain")
@@ -191,10 +192,10 @@ class Exchange:
             if jobs is not None:
                 for row in await held.as_dicts(jobs):
                     if row["id"] in ended:
-                        await _call(hooks, held.owner, _rows.job(row), RUNNING, row["state"], ended[row["id"]])
+                        await _call(hooks, held, partial(_rows.job, row), RUNNING, row["state"], ended[row["id"]])
             for claimed in answer.rows:
                 run = ClaimedRun(self._app, self._worker_id, claimed)
-                await _call(hooks, held.owner, run.job, QUEUED, RUNNING, (run.id, run.number))
+                await _call(hooks, held, partial(getattr, run, "job"), QUEUED, RUNNING, (run.id, run.number))
         return answer
 
     async def _watched_carefully(
@@ -312,13 +313,22 @@ class Exchange:
 
 
 async def _call(
-    hooks: Sequence[Any], connection: AsyncConnection, job: Job, from_state: str, to_state: str, run: tuple[int, int]
+    hooks: Sequence[Any],
+    held: HeldRaw,
+    read_job: Callable[[], Job],
+    from_state: str,
+    to_state: str,
+    run: tuple[int, int],
 ) -> None:
-    for hook in hooks:
-        try:
-            await async_call_watcher(hook, connection, job, from_state, to_state)
-        except Exception as error:
-            if is_connection_lost(error):
-                raise
-            logger.exception("job %s stays %s: an on_transition hook raised", job.id, from_state)
-            raise Refusal(run) from error
+    try:
+        job = read_job()
+        for hook in hooks:
+            await async_call_watcher(hook, held.owner, job, from_state, to_state)
+            if held.raw.info.transaction_status is TransactionStatus.INERROR:
+                # The commit of such a transaction rolls back and says nothing.
+                raise HookFailed(f"the hook {name_of(hook)} has swallowed an error of the database")
+    except Exception as error:
+        if is_connection_lost(error):
+            raise
+        logger.exception("job %s stays %s: an on_transition hook raised", run[0], from_state)
+        raise Refusal(run) from error

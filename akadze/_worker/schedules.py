@@ -111,10 +111,11 @@ class Schedules:
                 overlap=schedule.overlap,
                 max_attempts=self._app.tasks[schedule.task].max_attempts,
             )
-            if row["id"] is not None:
+            if row["id"] is not None and self._app.hooks.on_enqueue:
                 # Hooks may raise anything; it is logged below.
                 try:
-                    await self._announce(caller, row["id"])
+                    async with caller.savepoint():
+                        await self._announce(caller, row["id"])
                 except Exception as error:
                     hook_error = error
                     await transaction.rollback()
@@ -135,9 +136,7 @@ class Schedules:
         return _Outcome.FIRED
 
     async def _announce(self, caller: Any, job_id: int) -> None:
-        hooks = self._app.hooks.on_enqueue
-        if hooks:
-            [row] = await caller.rows(_READ_JOBS, ids=[job_id])
-            job = _rows.job(row)
-            for hook in hooks:
-                await async_call_hook(hook, caller.connection, job)
+        [row] = await caller.rows(_READ_JOBS, ids=[job_id])
+        job = _rows.job(row)
+        for hook in self._app.hooks.on_enqueue:
+            await async_call_hook(hook, caller.connection, job)
