@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
 from akadze import Akadze
+
+# Where this is set, each process that a test starts compiles every module anew, which takes two seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["tests.database", "tests.processes", "pytester"]
 
