@@ -2,8 +2,10 @@
 
 -- name: set_limit
 -- Upsert; what is not given keeps its value. A claim that holds the row finishes first, the next one sees the new policy.
+-- A window of days would be longer or shorter on a day on which the clocks of the session's time zone change.
 insert into akadze.limits as m (key, max_running, max_starts, "window")
-values (cast(:key as text), cast(:max_running as integer), cast(:max_starts as integer), cast(:window as interval))
+values (cast(:key as text), cast(:max_running as integer), cast(:max_starts as integer),
+  make_interval(secs => cast(:window as double precision)))
 on conflict (key) do update
 set max_running = coalesce(excluded.max_running, m.max_running),
   max_starts = coalesce(excluded.max_starts, m.max_starts),

@@ -38,7 +38,8 @@ def set_limit(
     # Plain numbers: not every driver writes a member of an enum.
     running = None if max_running is None else int(max_running)
     starts = None if max_starts is None else int(max_starts)
-    caller.rows(_SET_LIMIT, key=checked, max_running=running, max_starts=starts, window=window)
+    seconds = None if window is None else window.total_seconds()
+    caller.rows(_SET_LIMIT, key=checked, max_running=running, max_starts=starts, window=seconds)
 
 
 def clear_limit(session: AnySyncSession, key: str) -> None:

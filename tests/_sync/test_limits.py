@@ -53,6 +53,16 @@ def test_a_window_comes_back_as_it_was_set(window: timedelta, engine: Engine) ->
     assert list_limits(engine) == (LimitSummary("k", None, 1, window),)
 
 
+def test_a_window_of_days_is_no_longer_on_the_day_on_which_the_clocks_change(engine: Engine) -> None:
+    with engine.begin() as connection:
+        set_limit(connection, "k", max_starts=1, window=timedelta(days=1))
+        connection.execute(text("set local time zone 'Europe/Berlin'"))
+        began = connection.execute(
+            text("""select timestamptz '2026-03-29 20:00+02' - "window" = '2026-03-28 20:00+02' from akadze.limits""")
+        )
+        assert began.scalar_one()
+
+
 @pytest.mark.parametrize(
     "given",
     [
