@@ -40,3 +40,9 @@ def test_the_tests_of_the_project_pass(manage: Manage, module: str) -> None:
 def test_they_pass_on_each_driver_and_option_of_djangos_connection(manage: Manage, driver: str) -> None:
     modules = [f"shop.tests.{module}" for module in ON_DRIVERS]
     check(manage("test", *modules, "--noinput", environment=DRIVERS[driver]))
+
+
+def test_wrong_use_of_a_command_ends_with_2_and_a_line(manage: Manage) -> None:
+    printed = manage("akadze_worker", "--slots", "0", code=2)
+    assert printed == "CommandError: slots is 0: it must be a whole number from 1 to 10000\n"
+    assert manage("akadze_migrate", "--database", "notes", code=2).startswith("CommandError: DATABASES['notes']")

@@ -62,10 +62,11 @@ class Command(BaseCommand):
 
             serve_and_reload(lambda: self._worker(options))
             return
+        worker = self._worker(options)
         for number in (signal.SIGTERM, signal.SIGINT):
             # Until it serves there is nothing to wind up.
             signal.signal(number, lambda *_: os._exit(0))
-        code = serve(self._worker(options))
+        code = serve(worker)
         if code:
             sys.exit(code)
 
