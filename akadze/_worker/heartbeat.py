@@ -29,7 +29,7 @@ _DELETE_WORKER = statement("workers", "delete_worker")
 
 #: How many beats that hang fit into a lease.
 _TRIES: Final = 3
-#: Seconds that a beat has to end after it was cancelled, twice.
+#: Seconds that a beat has to end after each of two cancellations; less where the lease is short.
 _TO_END: Final = 0.1
 
 
@@ -99,11 +99,12 @@ class Heartbeat:
                     ) from error
                 if not is_transient(error):
                     raise
-                await outage.wait(error)
+                await outage.wait(error, most=self.left)
 
     async def _try(self) -> None:
         """Beat once, and give up what hangs in time for another try, and before the lease ends."""
-        patience = min(self.left, max(self._interval, self._ttl / _TRIES))
+        to_end = min(_TO_END, self._ttl / 20)
+        patience = min(self.left - 2 * to_end, max(self._interval, self._ttl / _TRIES))
         beat = asyncio.create_task(self.step(), name="akadze-beat")
         try:
             await asyncio.wait([beat], timeout=max(patience, 0))
@@ -112,7 +113,7 @@ class Heartbeat:
             beat.result()
         finally:
             # Not by asyncio.timeout: the lease does not wait until the driver heeds a cancellation.
-            await end_tasks([beat], patience=_TO_END, first=_TO_END)
+            await end_tasks([beat], patience=to_end, first=to_end)
 
     async def close(self) -> None:
         """Close the connection, and leave the row to whoever deletes those of dead workers."""

@@ -48,11 +48,11 @@ class Outage:
         self._duty = duty
         self._failures = 0
 
-    async def wait(self, error: BaseException) -> None:
-        """Note a failure and wait before the next try."""
+    async def wait(self, error: BaseException, *, most: float = _LONGEST) -> None:
+        """Note a failure and wait before the next try, no longer than ``most`` seconds."""
         self._outages.failed(self._duty, error)
         self._failures += 1
-        longest = min(_LONGEST, _FIRST * 2 ** min(self._failures - 1, 10))
+        longest = max(0, min(most, _LONGEST, _FIRST * 2 ** min(self._failures - 1, 10)))
         await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - jitter, no secret
 
     def over(self) -> None:
