@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from psycopg2.extras import NamedTupleCursor, RealDictCursor
 
-from tests.connections import alchemy, drivers
+from tests.connections import alchemy, django_connection, drivers
 from tests.connections.alchemy import Opener
 
 KINDS: dict[str, Opener] = {
@@ -38,6 +38,7 @@ KINDS: dict[str, Opener] = {
     ),
     "psycopg, async, with dumpers": drivers.psycopg_with_dumpers,
     "psycopg of a pool with dumpers": drivers.psycopg_of_pool_with_dumpers,
+    "django": django_connection.django_connection,
     "psycopg2": drivers.of_psycopg2(),
     "psycopg2 with dict rows": drivers.of_psycopg2(cursor_factory=RealDictCursor),
     "psycopg2 with named tuples": drivers.of_psycopg2(cursor_factory=NamedTupleCursor),
@@ -61,5 +62,6 @@ IN_AUTOCOMMIT: dict[str, Opener] = {
     "asyncpg": drivers.asyncpg_in_autocommit,
     "async psycopg": drivers.psycopg_async_in_autocommit,
     "psycopg": drivers.psycopg_in_autocommit,
+    "django": django_connection.django_in_autocommit,
     "psycopg2": drivers.psycopg2_in_autocommit,
 }
