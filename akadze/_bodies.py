@@ -222,7 +222,18 @@ def drain_pause_sync() -> None:
 
 
 def _judged(run: Run, error: BaseException) -> _verdict.Move:
-    move = _verdict.raised(
+    try:
+        move = _verdict_on(run, error)
+    except BaseException as problem:  # a subclass of Retry, for instance, that does not set its delay
+        unread = RuntimeError(f"what a {name_of(error)} of the task asks for cannot be read")
+        unread.__cause__ = problem
+        error, move = unread, _verdict_on(run, unread)
+    _report(run, error, move)
+    return move
+
+
+def _verdict_on(run: Run, error: BaseException) -> _verdict.Move:
+    return _verdict.raised(
         error,
         attempt=run.attempt,
         max_attempts=run.max_attempts,
@@ -231,8 +242,6 @@ def _judged(run: Run, error: BaseException) -> _verdict.Move:
         now=datetime.now(UTC),
         random=random.random(),  # noqa: S311 - jitter, no secret
     )
-    _report(run, error, move)
-    return move
 
 
 def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:

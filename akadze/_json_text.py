@@ -12,6 +12,10 @@ _MAX_BYTES = 100_000_000
 #: Python reads and writes integers of at most this many digits, in JSON too.
 _MAX_DIGITS = 4300
 
+#: Values in one text. PostgreSQL asks for a gigabyte at once, and fails, where one list or mapping has twice as many.
+_MAX_VALUES = 2**23
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
 #: An escaped NUL, told from the text backslash-u-0000 by the number of backslashes.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (_MAX_DIGITS + 1))
@@ -26,6 +30,8 @@ def unstorable(text: bytes) -> str | None:
             return "is larger than 100 MB as JSON; keep the data elsewhere and pass a reference"
         if _LONG_NUMBER.search(text) is not None and _has_long_number(text):
             return f"holds an integer of more than {_MAX_DIGITS} digits; pass it as text"
+        if text.count(b",") >= _MAX_VALUES and _STRING.sub(b"", text).count(b",") >= _MAX_VALUES:
+            return f"holds more than {_MAX_VALUES} values; keep the data elsewhere and pass a reference"
     return None
 
 

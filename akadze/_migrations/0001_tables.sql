@@ -25,7 +25,13 @@ create table akadze.jobs (
   expires_at timestamptz,
   cancel_requested_at timestamptz,
   result jsonb,
-  expired boolean not null default false
+  expired boolean not null default false,
+  -- What Python cannot read or the statements cannot work with would stop worker after worker, so no row holds it. The years are
+  -- those that enqueue takes; "never" is null.
+  check (run_at between '0002-01-01 00:00:00+00' and '9998-12-31 23:59:59.999999+00'),
+  check (expires_at between '0002-01-01 00:00:00+00' and '9998-12-31 23:59:59.999999+00'),
+  check (jsonb_typeof(meta) = 'object'),
+  check (jsonb_typeof(errors) = 'array')
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05);
 

@@ -242,9 +242,8 @@ class Loop:
                 answer = await self._exchange.exchange([outcome], {})
             except Exception as error:
                 await self._exchange.give_up()
-                if not is_data_error(error):
+                if not is_data_error(error) or not self._writer.replace_refused_value(outcome):
                     raise
-                self._writer.replace_refused_value(outcome)
             else:
                 self._writer.drop(self._writer.settle([outcome], answer.written, answer.refused))
 

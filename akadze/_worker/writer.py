@@ -19,6 +19,7 @@ logger = logging.getLogger("akadze.worker")
 MOST = 1000
 #: One result may be as large as this; more than one such in a statement would be too much for a text parameter.
 MOST_BYTES = 100_000_000
+_REFUSED = "the database refused to store the result"
 
 
 class Writer:
@@ -102,16 +103,19 @@ class Writer:
     def knows(self, key: tuple[int, int]) -> bool:
         return key in self._waiting or key in self.stuck
 
-    def replace_refused_value(self, outcome: Outcome) -> None:
-        """Turn an outcome whose values the database refuses into a failure of its run."""
+    def replace_refused_value(self, outcome: Outcome) -> bool:
+        """Turn an outcome whose values the database refuses into a failure of its run; False if it is one already."""
         job_id, number, text = outcome
         given: dict[str, Any] = json.loads(text)
+        if (given.get("error") or {}).get("message") == _REFUSED:
+            return False
         logger.warning("job %s: the database refuses the result of run %s, the job fails", job_id, number)
         entry = {
             "error": "ResultNotJson",
-            "message": "the database refused to store the result",
+            "message": _REFUSED,
             "at": datetime.now(UTC).isoformat(),
         }
         state = given["state"] if given["state"] == QUEUED else FAILED
         fields = {"id": job_id, "run": number, "state": state, "error": entry, "attempt": given.get("attempt")}
         self._waiting[(job_id, number)] = (job_id, number, json.dumps(fields))
+        return True
