@@ -14,6 +14,14 @@ select set_config('jit', 'off', cast(:local as boolean)),
 -- A role or database may default to another isolation; skip locked needs read committed.
 select set_config('default_transaction_isolation', 'read committed', false)
 
+-- name: limit_waiting
+-- For the statement after it: a limit may be held by a caller's transaction that stays open for long.
+select set_config('lock_timeout', cast(:milliseconds as text), true)
+
+-- name: reset_waiting
+-- After that, where hooks follow: how long their statements wait is not for us to say.
+set local lock_timeout to default
+
 -- name: begin_work
 -- Anything that makes psycopg begin the caller's transaction, in the way that its connection is set to. Reads only. In a transaction
 -- that an error has broken it raises, where COMMIT would roll back and say nothing.

@@ -17,7 +17,7 @@ from akadze import _rows
 from akadze._async.transitions import finish, watch_claims
 from akadze._claimed import ID, NUMBER, PRIORITY, QUEUE, RUN_AT, ClaimedRow, ClaimedRun
 from akadze._connections import async_caller
-from akadze._sqlstates import is_connection_lost
+from akadze._sqlstates import LOCK_NOT_AVAILABLE, is_connection_lost, sqlstate
 from akadze._statement import statement
 from akadze._states import QUEUED, RUNNING
 from akadze._worker import literals
@@ -38,6 +38,8 @@ _OWNED_RUNS = statement("finish", "owned_runs")
 _RUNS_OF_WORKER = statement("finish", "runs_of_worker")
 _SET_SLEEPING = statement("workers", "set_sleeping")
 _TUNE_SESSION = statement("session", "tune_session")
+_LIMIT_WAITING = statement("session", "limit_waiting")
+_RESET_WAITING = statement("session", "reset_waiting")
 
 logger = logging.getLogger("akadze.job")
 
@@ -50,6 +52,8 @@ _Sent = tuple[_Cursor, _Cursor, _Cursor, _Cursor]
 #: Keys looked at per level in one claim. Up to this many the choice is exact; beyond, claims rotate through them.
 _LANES = 300
 _LEAST_SPARE = 10
+#: Seconds for which a claim waits for a limit that somebody holds: other workers' claims are over sooner.
+_PATIENCE = 1.0
 
 _NOTHING_KNOWN = {"known_queues": "{}", "known_priorities": "{}", "known_run_ats": "{}"}
 
@@ -96,6 +100,7 @@ class Exchange:
         self._held: HeldRaw | None = None
         self._hooked: HeldRaw | None = None
         self._stepping = fair
+        self._held_up = False
         # What the answers taught: where each level's line begins, candidates beyond the slots, where the keys go on.
         self._known: dict[tuple[str, int], datetime] = {}
         self._spare = float(_LEAST_SPARE)
@@ -150,7 +155,24 @@ class Exchange:
         return {(row[0], row[1]) for row in await held.rows(_RUNS_OF_WORKER, worker=self._worker)}
 
     async def exchange(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
-        """Write the outcomes, then claim up to ``free`` jobs of each queue."""
+        """Write the outcomes, then claim up to ``free`` jobs of each queue.
+
+        If a caller's transaction holds a limit for long, the claim is a plain one, which leaves limited keys alone,
+        until the next survey.
+        """
+        try:
+            return await self._exchange(outcomes, free)
+        except Exception as error:
+            if not (self._stepping and free) or sqlstate(error) != LOCK_NOT_AVAILABLE:
+                raise
+        if not self._held_up:
+            self._held_up = True
+            logger.warning("an open transaction holds a limit: jobs with limits wait until it has ended")
+        await self.give_up()
+        self._stepping = False
+        return await self._exchange(outcomes, free)
+
+    async def _exchange(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         if not self._app.hooks.on_transition:
             return await self._alone(outcomes, free)
         try:
@@ -214,7 +236,8 @@ class Exchange:
                 await held.execute(_TUNE_SESSION, local=True)
             chosen = None
             if stepping:
-                chosen = await (await held.execute(self._choose(), **self._choosing(outcomes, free))).fetchone()
+                choice = await self._send_choice(held, outcomes, free, watched=True)
+                chosen = await choice.fetchone()
             written, refused = await finish(caller, hooks, self._worker_id, outcomes, {refusal.run})
             rows: list[ClaimedRow] = []
             if free:
@@ -240,7 +263,7 @@ class Exchange:
         if not held.direct:
             await held.execute(_TUNE_SESSION, local=True)
         if stepping:
-            chosen = await held.execute(self._choose(), **self._choosing(outcomes, free))
+            chosen = await self._send_choice(held, outcomes, free, watched=watched)
         if outcomes:
             text = f"[{','.join([outcome for _, _, outcome in outcomes])}]"
             finished = await held.execute(_FINISH_RUNS, outcomes=text, worker=self._worker)
@@ -260,8 +283,15 @@ class Exchange:
         again = self._learn(await chosen.fetchone() if chosen is not None else None, rows, free)
         return Answer(written, [], rows, again)
 
-    def _choose(self) -> Any:
-        return _CHOOSE_FAIR if self._fair else _CHOOSE_LIMITED
+    async def _send_choice(
+        self, held: HeldRaw, outcomes: Sequence[Outcome], free: Mapping[str, int], *, watched: bool
+    ) -> psycopg.AsyncRawCursor[Any]:
+        await held.execute(_LIMIT_WAITING, milliseconds=str(int(_PATIENCE * 1000)))
+        choose = _CHOOSE_FAIR if self._fair else _CHOOSE_LIMITED
+        choice = await held.execute(choose, **self._choosing(outcomes, free))
+        if watched:
+            await held.execute(_RESET_WAITING)
+        return choice
 
     def _taking(self, free: Mapping[str, int]) -> dict[str, Any]:
         return {
@@ -299,6 +329,7 @@ class Exchange:
             if len(rows) < wanted:
                 self.forget()
             return False
+        self._held_up = False
         _, _, lanes, last_key, windows = chosen
         bounded = lanes is not None and lanes >= _LANES
         self._after = last_key if bounded else ""

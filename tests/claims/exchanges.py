@@ -36,8 +36,9 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 @pytest.fixture
-async def make_exchange(app: Akadze, way: Way) -> AsyncIterator[MakeExchange]:
-    """Make exchanges of an app whose only task is called work."""
+async def make_exchange(app: Akadze, way: Way, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeExchange]:
+    """Make exchanges of an app whose only task is called work. They wait for limits as long as a test wants."""
+    monkeypatch.setattr("akadze._worker.exchange._PATIENCE", 60)
     if "work" not in app.tasks:
         app.register(_work, name="work")
     if way is Way.HOOKS:

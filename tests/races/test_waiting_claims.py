@@ -1,12 +1,14 @@
-"""What a claim has chosen is looked at again after it has waited for the lock of a limit."""
+"""Claims that wait for the lock of a limit, which a caller may hold for as long as its transaction is open."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from akadze import pause_queue
+from akadze import pause_queue, set_limit
 from tests.claims.clients import Watcher
-from tests.claims.exchanges import MakeExchange
+from tests.claims.exchanges import MakeExchange, done
 from tests.claims.exchanges import ids as row_ids
 from tests.claims.fixtures import Connect
 from tests.claims.line import Line
@@ -53,3 +55,27 @@ async def test_nothing_starts_of_a_queue_that_is_paused_while_a_claim_waits(
         await pause_queue(other.raw, "default")
 
     assert (await waiting).rows == []
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["limited", "fair"])
+async def test_a_limit_that_a_caller_holds_keeps_neither_outcomes_nor_jobs_without_limits_waiting(
+    line: Line, connect: Connect, make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, fair: bool
+) -> None:
+    monkeypatch.setattr("akadze._worker.exchange._PATIENCE", 0.05)
+    await line.limit("k", 5)
+    limited = await line.add(3, key="k")
+    free = await line.add(3)
+    caller = await connect()
+    exchange = await make_exchange(fair=fair)
+    [begun] = (await exchange.exchange([], {"default": 1})).rows
+
+    async with caller.transaction():
+        await set_limit(caller.raw, "k", 2)
+        answer = await asyncio.wait_for(exchange.exchange([done(begun)], {"default": 2}), 20)
+        assert answer.written == {(limited[0], 1)}
+        assert row_ids(answer.rows) == free[:2]
+        # Until the next look around it does not wait for the limit again.
+        assert row_ids((await exchange.exchange([], {"default": 2})).rows) == free[2:]
+
+    await exchange.survey()
+    assert row_ids((await exchange.exchange([], {"default": 5})).rows) == limited[1:]
