@@ -346,7 +346,8 @@ class OwnOptions(TestCase):
         self.assertEqual((changed.limit_key, changed.unique_key, changed.max_attempts), ("k", "u", 5))
         again = changed.using(max_attempts=6)
         self.assertEqual((again.limit_key, again.max_attempts, again.priority), ("k", 6, 2))
-        self.assertEqual(pickle.loads(pickle.dumps(again)), again)
+        if django.VERSION >= (6, 1):
+            self.assertEqual(pickle.loads(pickle.dumps(again)), again)
         result = changed.enqueue(1)
         job = Job.objects.get()
         self.assertEqual((job.limit_key, job.unique_key, job.max_attempts), ("k", "u", 5))
