@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
-from unittest import mock
 
-import django
 from asgiref.sync import async_to_sync
 from django.core.checks import run_checks
 from django.db import connection, transaction
 from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
-from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
-from akadze import AkadzeError, DuplicateJob, EnqueueError
-from akadze.contrib.django import get_app
-from akadze.contrib.django.backend import AkadzeBackend, AkadzeTask
+from akadze import AkadzeError, EnqueueError
+from akadze.contrib.django.backend import AkadzeBackend
 from akadze.contrib.django.models import Job
 from akadze.contrib.django.testing import drain
-from akadze.sync import request_cancel, set_limit
+from akadze.sync import request_cancel
 from shop import django_tasks, jobs
 from shop.models import Note
 
 from .outside import rows
-from .worker import WorkerTestCase, wait_until
+from .task_runs import drained
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - naive is what is tested
-
-
-@contextmanager
-def _signals() -> Iterator[list[tuple[str, Any, Any]]]:
-    """Note each signal, with the sender and the status that its result had then."""
-    told: list[tuple[str, Any, Any]] = []
-    receivers: list[tuple[Any, Callable[..., None]]] = []
-    for name, signal in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished)):
-
-        def receive(sender: Any, task_result: Any, name: str = name, **_: Any) -> None:
-            told.append((name, sender, task_result.status))
-
-        signal.connect(receive)
-        receivers.append((signal, receive))
-    try:
-        yield told
-    finally:
-        for signal, receive in receivers:
-            signal.disconnect(receive)
-
-
-def _drained(of: Any, *args: Any, **kwargs: Any) -> Any:
-    """Enqueue and run a task; return its result, read anew."""
-    result = of.enqueue(*args, **kwargs)
-    drain()
-    return default_task_backend.get_result(result.id)
 
 
 class Backend(TestCase):
@@ -154,7 +121,7 @@ class Backend(TestCase):
             task(run_after=timezone.now())(django_tasks.no_task)
 
     def test_arguments_are_json_by_djangos_rules_and_what_no_json_holds_is_refused(self) -> None:
-        result = _drained(django_tasks.echo, (1, 2), b"bytes", text="é", nested={"a": [None, True, 1.5]})
+        result = drained(django_tasks.echo, (1, 2), b"bytes", text="é", nested={"a": [None, True, 1.5]})
         self.assertEqual(result.return_value, [[[1, 2], "bytes"], {"text": "é", "nested": {"a": [None, True, 1.5]}}])
         for wrong in (object(), {1, 2}, uuid.uuid4(), timezone.now()):
             with self.subTest(wrong=wrong), self.assertRaises(TypeError):
@@ -207,7 +174,7 @@ class Failures(TestCase):
     def test_an_error_is_told_with_its_class_and_traceback(self) -> None:
         for of in (django_tasks.trouble, django_tasks.trouble_async):
             with self.subTest(task=of):
-                result = _drained(of.using(max_attempts=1), "the text")
+                result = drained(of.using(max_attempts=1), "the text")
                 self.assertEqual((result.status, result.attempts, len(result.errors)), (FAILED, 1, 1))
                 [error] = result.errors
                 self.assertEqual(error.exception_class_path, "shop.django_tasks.Trouble")
@@ -226,7 +193,7 @@ class Failures(TestCase):
         self.assertIsNone(result.finished_at)
 
     def test_a_value_that_is_no_json_is_an_error(self) -> None:
-        result = _drained(django_tasks.not_json.using(max_attempts=1))
+        result = drained(django_tasks.not_json.using(max_attempts=1))
         self.assertEqual((result.status, result.errors[0].exception_class), (FAILED, TypeError))
 
     def test_outcomes_of_akadze_end_a_task_as_they_end_a_job(self) -> None:
@@ -237,7 +204,7 @@ class Failures(TestCase):
             ("exit", READY, "builtins.SystemExit"),
         ):
             with self.subTest(how=how):
-                result = _drained(django_tasks.end, how)
+                result = drained(django_tasks.end, how)
                 self.assertEqual(result.status, status)
                 self.assertEqual([error.exception_class_path for error in result.errors], [path] if path else [])
                 self.assertTrue(all(error.exception_class for error in result.errors))
@@ -278,10 +245,10 @@ class Failures(TestCase):
 
 class Context(TestCase):
     def test_a_task_that_takes_the_context_sees_its_attempt_and_result(self) -> None:
-        result = _drained(django_tasks.attempts, until=3)
+        result = drained(django_tasks.attempts, until=3)
         self.assertEqual(result.return_value, [3, result.id, "RUNNING", "shop.django_tasks.attempts", 3])
         self.assertEqual((result.attempts, len(result.errors)), (3, 2))
-        self.assertEqual(_drained(django_tasks.attempts_async).return_value, 1)
+        self.assertEqual(drained(django_tasks.attempts_async).return_value, 1)
 
     def test_while_it_runs_the_result_is_running_with_its_worker(self) -> None:
         result = django_tasks.add.enqueue(1)
@@ -290,155 +257,3 @@ class Context(TestCase):
         result.refresh()
         self.assertEqual((result.status, result.attempts), (RUNNING, 2))
         self.assertEqual(result.worker_ids, ["unknown", str(Job.objects.get().worker_id)])
-
-
-class Signals(TestCase):
-    def test_they_tell_of_each_step(self) -> None:
-        sender = type(default_task_backend._connections[default_task_backend._alias])
-        for of in (django_tasks.add, django_tasks.add_async):
-            with self.subTest(task=of), _signals() as told:
-                of.enqueue(1)
-                self.assertEqual(told, [("enqueued", sender, READY)])
-                drain()
-                expected = [("started", sender, RUNNING), ("finished", sender, SUCCESSFUL)]
-                self.assertEqual(told[1:], expected)
-
-    def test_only_the_last_attempt_is_the_end(self) -> None:
-        with _signals() as told:
-            _drained(django_tasks.attempts, until=2)
-            _drained(django_tasks.trouble.using(max_attempts=1), "text")
-            _drained(django_tasks.trouble_async.using(max_attempts=1), "text")
-            _drained(django_tasks.end, "fail")
-            _drained(django_tasks.end, "snooze")
-        finished = [status for name, _, status in told if name == "finished"]
-        self.assertEqual(finished, [SUCCESSFUL, FAILED, FAILED, FAILED])
-        self.assertEqual(len([name for name, _, _ in told if name == "started"]), 6)
-
-    def test_the_end_tells_value_and_errors(self) -> None:
-        seen: list[Any] = []
-
-        def receive(task_result: Any, **_: Any) -> None:
-            seen.append(task_result)
-
-        task_finished.connect(receive)
-        self.addCleanup(task_finished.disconnect, receive)
-        _drained(django_tasks.add, 1)
-        _drained(django_tasks.trouble.using(max_attempts=1), "text")
-        self.assertEqual(seen[0].return_value, 2)
-        self.assertEqual([error.exception_class for error in seen[1].errors], [django_tasks.Trouble])
-        self.assertIsNotNone(seen[1].finished_at)
-
-    def test_a_receiver_that_fails_in_a_worker_does_not_fail_the_task(self) -> None:
-        def receive(**_: Any) -> None:
-            raise RuntimeError("of the receiver")
-
-        for signal in (task_started, task_finished):
-            signal.connect(receive)
-            self.addCleanup(signal.disconnect, receive)
-        self.assertEqual(_drained(django_tasks.add, 1).return_value, 2)
-        self.assertEqual(_drained(django_tasks.add_async, 1).return_value, 2)
-
-
-class OwnOptions(TestCase):
-    def test_a_task_has_akadzes_options(self) -> None:
-        self.assertIsInstance(django_tasks.add, AkadzeTask)
-        changed = django_tasks.add.using(limit_key="k", unique_key="u", max_attempts=5, priority=2)
-        self.assertEqual((changed.limit_key, changed.unique_key, changed.max_attempts), ("k", "u", 5))
-        again = changed.using(max_attempts=6)
-        self.assertEqual((again.limit_key, again.max_attempts, again.priority), ("k", 6, 2))
-        if django.VERSION >= (6, 1):
-            self.assertEqual(pickle.loads(pickle.dumps(again)), again)
-        result = changed.enqueue(1)
-        job = Job.objects.get()
-        self.assertEqual((job.limit_key, job.unique_key, job.max_attempts), ("k", "u", 5))
-        found = default_task_backend.get_result(result.id).task
-        self.assertEqual((found.limit_key, found.unique_key), ("k", "u"))
-
-    def test_the_decorator_takes_them_from_django_6_1_on(self) -> None:
-        if django.VERSION < (6, 1):
-            self.skipTest("Django 6.0 does not pass the decorator's options on")
-        decorated = task(limit_key="k", max_attempts=1)(django_tasks.no_task)
-        self.assertEqual((decorated.limit_key, decorated.max_attempts), ("k", 1))
-
-    def test_a_taken_unique_key_raises_and_leaves_the_transaction_usable(self) -> None:
-        once = django_tasks.add.using(unique_key="u")
-        once.enqueue(1)
-        with self.assertRaises(DuplicateJob):
-            once.enqueue(2)
-        self.assertEqual(Job.objects.count(), 1)
-
-    def test_the_attempts_of_the_options_are_for_tasks_that_say_nothing(self) -> None:
-        self.assertEqual(self.attempts_of(django_tasks.add), 3)
-        tasks = {
-            "default": {"BACKEND": "akadze.contrib.django.backend.AkadzeBackend", "OPTIONS": {"max_attempts": 1}},
-        }
-        with override_settings(TASKS=tasks):
-            self.assertEqual(self.attempts_of(django_tasks.add), 1)
-            self.assertEqual(self.attempts_of(django_tasks.add.using(max_attempts=4)), 4)
-
-    def attempts_of(self, of: Any) -> int:
-        found: int = Job.objects.get(pk=int(of.enqueue(1).id)).max_attempts
-        return found
-
-    def test_wrong_options_are_refused(self) -> None:
-        for change in ({"max_attempts": 0}, {"unique_key": "x" * 600}, {"limit_key": 7}):
-            with self.subTest(change=change), self.assertRaises(EnqueueError):
-                django_tasks.add.using(**change).enqueue(1)
-
-    def test_complete_tx_finishes_a_task(self) -> None:
-        with _signals() as told:
-            results = [_drained(django_tasks.finish, "a"), _drained(django_tasks.finish, "b", then="raise")]
-        for result in results:
-            self.assertEqual((result.status, result.return_value, result.errors), (SUCCESSFUL, None, []))
-        self.assertEqual([status for name, _, status in told if name == "finished"], [SUCCESSFUL, SUCCESSFUL])
-        self.assertEqual(Note.objects.count(), 2)
-
-    def test_without_an_app_of_its_own_a_project_needs_only_the_backend(self) -> None:
-        with override_settings(AKADZE={}):
-            self.assertEqual(_drained(django_tasks.add, 1).return_value, 2)
-            self.assertEqual(sorted(get_app().tasks), ["django.async_task", "django.task"])
-
-    def test_an_app_whose_project_has_another_backend_gets_no_tasks(self) -> None:
-        from akadze import Akadze
-        from akadze.contrib.django import database_url, install
-
-        other = Akadze(database_url=database_url)
-        immediate = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
-        with override_settings(TASKS=immediate):
-            install(other)
-        self.assertEqual(other.tasks, {})
-
-    def test_limits_hold_for_tasks(self) -> None:
-        set_limit(connection, "k", 0)
-        django_tasks.add.using(limit_key="k").enqueue(1)
-        with mock.patch("akadze._sync.drain.drain_pause_sync"), self.assertRaises(AkadzeError):
-            drain(limit=3)
-
-
-class InAWorker(WorkerTestCase):
-    def test_a_worker_runs_tasks_of_both_kinds_and_all_queues(self) -> None:
-        results = [
-            django_tasks.note.enqueue("plain"),
-            django_tasks.note_async.enqueue("async"),
-            django_tasks.add_async.enqueue(1),
-            django_tasks.attempts.enqueue(until=2),
-            django_tasks.finish.enqueue("with complete_tx"),
-            django_tasks.trouble.using(max_attempts=1).enqueue("text"),
-        ]
-        with self.assertRaises(KeyError), transaction.atomic():
-            django_tasks.note.enqueue("never")
-            raise KeyError
-        worker = self.start_worker("--slots", "4")
-
-        def ended() -> bool:
-            for result in results:
-                result.refresh()
-            return all(result.is_finished for result in results)
-
-        wait_until(ended)
-        self.assertEqual([result.status for result in results], [SUCCESSFUL] * 5 + [FAILED])
-        self.assertEqual((results[2].return_value, results[3].attempts), (2, 2))
-        self.assertIs(results[5].errors[0].exception_class, django_tasks.Trouble)
-        self.assertEqual({note.text for note in Note.objects.all()}, {"plain", "async", "with complete_tx"})
-        self.assertEqual(Job.objects.count(), len(results))
-        self.assertEqual(worker.stop(), 0)
