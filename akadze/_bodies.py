@@ -66,7 +66,7 @@ async def run_body_async(run: Run, threads: BodyThreads, taken_back: Callable[[]
             return None
         if taken_back():
             return _verdict.HAND_BACK
-        return _judged(run, error)
+        return judged(run, error)
     return None if run.completed else move
 
 
@@ -123,7 +123,7 @@ def run_body_sync(run: Run) -> _verdict.Move | None:
             return None
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # somebody pressed Ctrl-C in the test run
-        return _judged(run, error)
+        return judged(run, error)
     return None if run.completed else move
 
 
@@ -221,7 +221,8 @@ def drain_pause_sync() -> None:
     time.sleep(_PAUSE)
 
 
-def _judged(run: Run, error: BaseException) -> _verdict.Move:
+def judged(run: Run, error: BaseException) -> _verdict.Move:
+    """Return what becomes of a run that ended with this error, and log it."""
     try:
         move = _verdict_on(run, error)
     except BaseException as problem:  # a subclass of Retry, for instance, that does not set its delay

@@ -16,8 +16,9 @@ from typing import Final
 from uuid import UUID
 
 from akadze import _verdict
-from akadze._bodies import run_body_async
+from akadze._bodies import judged, run_body_async
 from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
+from akadze._results import ResultNotJson
 from akadze._sqlstates import is_data_error, is_transient
 from akadze._threads import BodyThreads
 from akadze._worker.exchange import Exchange, Outcome
@@ -235,17 +236,22 @@ class Loop:
             await asyncio.sleep(_AGAIN)
 
     async def _find_refused_value(self, outcomes: list[Outcome]) -> None:
-        """Write the outcomes one by one; the one that the database refuses becomes a failure of its run."""
+        """Write the outcomes one by one; the one that the database refuses becomes an error of its run."""
+        missing = []
         await self._exchange.give_up()
         for outcome in outcomes:
             try:
                 answer = await self._exchange.exchange([outcome], {})
             except Exception as error:
                 await self._exchange.give_up()
-                if not is_data_error(error) or not self._writer.replace_refused_value(outcome):
+                run = self._writer.run_of(outcome)
+                if run is None or not is_data_error(error):
                     raise
+                self._writer.replace(outcome, judged(run, ResultNotJson("the database refuses to store the result")))
             else:
-                self._writer.drop(self._writer.settle([outcome], answer.written, answer.refused))
+                missing += self._writer.settle([outcome], answer.written, answer.refused)
+        if missing:
+            await self._ask_again(missing)
 
     def _start(self, row: ClaimedRow) -> None:
         if row[TASK] not in self._app.tasks:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any
 
 from akadze._claimed import ClaimedRun
-from akadze._states import FAILED, QUEUED
 from akadze._verdict import HAND_BACK, Move
 from akadze._worker.exchange import Outcome
 
@@ -19,7 +15,6 @@ logger = logging.getLogger("akadze.worker")
 MOST = 1000
 #: One result may be as large as this; more than one such in a statement would be too much for a text parameter.
 MOST_BYTES = 100_000_000
-_REFUSED = "the database refused to store the result"
 
 
 class Writer:
@@ -30,7 +25,8 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[int, int], Outcome] = {}
+        #: The run is that whose body ended so, None for a hand-back and for an outcome that was replaced.
+        self._waiting: dict[tuple[int, int], tuple[Outcome, ClaimedRun | None]] = {}
         #: Runs whose on_transition hook refused the outcome: they stay running until this worker stops.
         self.stuck: set[tuple[int, int]] = set()
         # In the exchange that is under way, and in one that was never answered: those may have been written.
@@ -41,19 +37,19 @@ class Writer:
         return len(self._waiting)
 
     def add(self, run: ClaimedRun, move: Move) -> None:
-        self._waiting[(run.id, run.number)] = (run.id, run.number, move.outcome(run.id, run.number))
+        self._waiting[(run.id, run.number)] = _outcome(run.id, run.number, move), run
 
     def hand_back(self, runs: Iterable[tuple[int, int]]) -> None:
         """Return runs to the queue, unless an outcome of theirs waits already."""
         for job_id, number in runs:
             self.stuck.discard((job_id, number))
-            self._waiting.setdefault((job_id, number), (job_id, number, HAND_BACK.outcome(job_id, number)))
+            self._waiting.setdefault((job_id, number), (_outcome(job_id, number, HAND_BACK), None))
 
     def take(self) -> list[Outcome]:
         """Return what is to be written next. It waits on until it is settled."""
         taken: list[Outcome] = []
         size = 0
-        for outcome in self._waiting.values():
+        for outcome, _ in self._waiting.values():
             size += len(outcome[2])
             if taken and (size > MOST_BYTES or len(taken) == MOST):
                 break
@@ -103,19 +99,15 @@ class Writer:
     def knows(self, key: tuple[int, int]) -> bool:
         return key in self._waiting or key in self.stuck
 
-    def replace_refused_value(self, outcome: Outcome) -> bool:
-        """Turn an outcome whose values the database refuses into a failure of its run; False if it is one already."""
-        job_id, number, text = outcome
-        given: dict[str, Any] = json.loads(text)
-        if (given.get("error") or {}).get("message") == _REFUSED:
-            return False
-        logger.warning("job %s: the database refuses the result of run %s, the job fails", job_id, number)
-        entry = {
-            "error": "ResultNotJson",
-            "message": _REFUSED,
-            "at": datetime.now(UTC).isoformat(),
-        }
-        state = given["state"] if given["state"] == QUEUED else FAILED
-        fields = {"id": job_id, "run": number, "state": state, "error": entry, "attempt": given.get("attempt")}
-        self._waiting[(job_id, number)] = (job_id, number, json.dumps(fields))
-        return True
+    def run_of(self, outcome: Outcome) -> ClaimedRun | None:
+        """Return the run that ended with this outcome, None for a hand-back and for one that was replaced."""
+        return self._waiting[(outcome[0], outcome[1])][1]
+
+    def replace(self, outcome: Outcome, move: Move) -> None:
+        """Write another outcome than one that the database refuses."""
+        job_id, number, _ = outcome
+        self._waiting[(job_id, number)] = _outcome(job_id, number, move), None
+
+
+def _outcome(job_id: int, number: int, move: Move) -> Outcome:
+    return job_id, number, move.outcome(job_id, number)

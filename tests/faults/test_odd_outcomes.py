@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
+import psycopg
 import pytest
 
-from akadze import Akadze, EnqueueError, Retry, Snooze
-from akadze._worker.writer import Writer
+from akadze import Akadze, EnqueueError, Retry, Snooze, current
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
 
@@ -82,9 +83,59 @@ async def test_a_text_may_hold_as_many_commas_as_it_likes(app: Akadze, table: Ta
     assert await table.value("select length(args ->> 'text') from akadze.jobs where id = %s", job) == 3 * TOO_MANY
 
 
-def test_an_outcome_is_replaced_once() -> None:
-    """A database that refuses the replacement, too, has another reason, which stops the worker instead of a loop."""
-    writer = Writer()
-    writer.hand_back([(1, 1)])
-    assert writer.replace_refused_value(writer.take()[0])
-    assert not writer.replace_refused_value(writer.take()[0])
+async def refuse(table: Table, when: str) -> None:
+    """Let the database refuse the outcomes of this kind, as it does with values that it cannot hold."""
+    await table.rows(
+        "create function refuse() returns trigger language plpgsql as"
+        " $$begin raise exception 'refused' using errcode = 'data_exception'; end$$"
+    )
+    await table.rows(
+        "create trigger refuse before update on akadze.jobs for each row"
+        f" when (old.state = 'running' and {when}) execute function refuse()"
+    )
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["", "with hooks"])
+async def test_a_result_that_the_database_refuses_is_an_error_of_its_run_and_of_no_other(
+    hooked: bool, app: Akadze, table: Table, serve: Serve
+) -> None:
+    go = asyncio.Event()
+
+    @app.task("task", max_attempts=2, backoff=lambda attempt: timedelta(0))
+    async def task(value: str) -> str:
+        await go.wait()
+        return value if current().job.run_count == 1 else "another"
+
+    if hooked:
+        app.hooks.on_transition.append(lambda connection, job, before, after: None)
+    await refuse(table, "new.result = '\"odd\"'")
+    [odd, *others] = [await enqueue(task, {"value": value}) for value in ("odd", "good", "held")]
+    await serve(slots=3)
+    for job in (odd, *others):
+        await table.in_state(job, "running")
+    await table.rows("begin")
+    await table.rows("select from akadze.jobs where id = %s for update", others[-1])
+    go.set()
+    row = await table.ended(odd)
+    await table.ended(others[0])
+    await table.rows("commit")
+    await table.ended(*others)
+
+    assert (row["state"], row["attempt"], row["result"], row["error_names"]) == (
+        "succeeded",
+        1,
+        "another",
+        ["ResultNotJson"],
+    )
+    assert [(other["run_count"], other["result"]) for other in await table.jobs(*others)] == [(1, "good"), (1, "held")]
+
+
+async def test_a_database_that_refuses_the_error_too_stops_the_worker(app: Akadze, table: Table, serve: Serve) -> None:
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    await refuse(table, "true")
+    await enqueue(task)
+    served = await serve()
+    assert isinstance(await served.failed(), psycopg.DataError)
