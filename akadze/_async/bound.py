@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from akadze import _rows
 from akadze._async.transitions import tell
-from akadze._connections import async_caller
+from akadze._connections import AsyncCaller, async_caller
 from akadze._options import new_job
 from akadze._session_types import AnyAsyncSession
 from akadze._statement import statement
@@ -47,7 +47,8 @@ class BoundTask(Generic[P]):
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._task = task
-        self._caller = async_caller(session)
+        self._session = session
+        async_caller(session)  # what cannot be used is refused here already
         self._new = new_job(
             task.name,
             task.queue,
@@ -74,6 +75,8 @@ class BoundTask(Generic[P]):
 
     async def _enqueue(self, arguments: Mapping[str, Any]) -> int:
         """The same, and return the job's id."""
+        # Anew at each call: the transaction in which the task was bound may be over.
+        caller = async_caller(self._session)
         text = _checked_size(self._task.arguments.to_json(arguments))
         hooks = self._task.app.hooks
         on_enqueue = hooks.on_enqueue
@@ -85,15 +88,15 @@ class BoundTask(Generic[P]):
             refuse_async(on_transition, "on_transition")
             watched = bool(on_enqueue or on_transition)
         if not watched:
-            job_id = (await self._insert(text))["id"]
+            job_id = (await self._insert(caller, text))["id"]
         else:
-            async with self._caller.savepoint():
-                row = await self._insert(text)
+            async with caller.savepoint():
+                row = await self._insert(caller, text)
                 job_id = row["id"]
                 if row["ended_id"] is not None:
-                    await tell(self._caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
+                    await tell(caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
                 if job_id is not None:
-                    await self._announce(on_enqueue, [job_id])
+                    await _announce(caller, on_enqueue, [job_id])
         if job_id is None:
             raise DuplicateJob(
                 f"task {self._task.name!r} was not enqueued: a queued or running job already holds this unique_key"
@@ -108,6 +111,7 @@ class BoundTask(Generic[P]):
         """
         if self._new.unique_key is not None:
             raise EnqueueError("unique_key applies to one job: leave it out here, or enqueue the jobs one by one")
+        caller = async_caller(self._session)
         texts = [self._item(number, item) for number, item in enumerate(items)]
         if not texts:
             return
@@ -119,10 +123,10 @@ class BoundTask(Generic[P]):
             watched = bool(on_enqueue)
         text = _checked_size(f"[{','.join(texts)}]")
         if not watched:
-            await self._insert_many(text, ids=False)
+            await self._insert_many(caller, text, ids=False)
         else:
-            async with self._caller.savepoint():
-                await self._announce(on_enqueue, await self._insert_many(text, ids=True))
+            async with caller.savepoint():
+                await _announce(caller, on_enqueue, await self._insert_many(caller, text, ids=True))
 
     def _item(self, number: int, item: Mapping[str, Any]) -> str:
         if not isinstance(item, Mapping):
@@ -134,9 +138,9 @@ class BoundTask(Generic[P]):
         except EnqueueError as error:
             raise EnqueueError(f"item {number}: {error}") from None
 
-    async def _insert(self, text: str) -> dict[str, Any]:
+    async def _insert(self, caller: AsyncCaller, text: str) -> dict[str, Any]:
         new = self._new
-        rows = await self._caller.rows(
+        rows = await caller.rows(
             _INSERT_JOB,
             task=new.task,
             queue=new.queue,
@@ -152,9 +156,9 @@ class BoundTask(Generic[P]):
         )
         return rows[0]
 
-    async def _insert_many(self, text: str, *, ids: bool) -> list[int]:
+    async def _insert_many(self, caller: AsyncCaller, text: str, *, ids: bool) -> list[int]:
         new = self._new
-        rows = await self._caller.rows(
+        rows = await caller.rows(
             _INSERT_JOBS,
             task=new.task,
             queue=new.queue,
@@ -170,19 +174,21 @@ class BoundTask(Generic[P]):
         )
         return rows[0]["ids"] or []
 
-    async def _announce(self, hooks: list[Any], ids: list[int]) -> None:
-        if not hooks:
-            return
-        for row in await self._caller.rows(_READ_JOBS, ids=ids):
-            job = _rows.job(row)
-            for hook in hooks:
-                await async_call_hook(hook, self._caller.connection, job)
+
+async def _announce(caller: AsyncCaller, hooks: list[Any], ids: list[int]) -> None:
+    if not hooks:
+        return
+    for row in await caller.rows(_READ_JOBS, ids=ids):
+        job = _rows.job(row)
+        for hook in hooks:
+            await async_call_hook(hook, caller.connection, job)
 
 
 def _checked_size(text: str) -> str:
-    if len(text) > _MOST_BYTES:
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > _MOST_BYTES:
         raise EnqueueError(
-            f"the arguments take {len(text)} bytes as JSON, and {_MOST_BYTES} are allowed in one call: "
+            f"the arguments take {size} bytes as JSON, and {_MOST_BYTES} are allowed in one call: "
             "keep large data elsewhere and pass a reference, or enqueue in several calls"
         )
     return text

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from akadze import _rows
-from akadze._connections import sync_caller
+from akadze._connections import SyncCaller, sync_caller
 from akadze._options import new_job
 from akadze._session_types import AnySyncSession
 from akadze._statement import statement
@@ -48,7 +48,8 @@ class BoundTask(Generic[P]):
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._task = task
-        self._caller = sync_caller(session)
+        self._session = session
+        sync_caller(session)  # what cannot be used is refused here already
         self._new = new_job(
             task.name,
             task.queue,
@@ -75,6 +76,8 @@ class BoundTask(Generic[P]):
 
     def _enqueue(self, arguments: Mapping[str, Any]) -> int:
         """The same, and return the job's id."""
+        # Anew at each call: the transaction in which the task was bound may be over.
+        caller = sync_caller(self._session)
         text = _checked_size(self._task.arguments.to_json(arguments))
         hooks = self._task.app.hooks
         on_enqueue = hooks.on_enqueue
@@ -83,15 +86,15 @@ class BoundTask(Generic[P]):
         refuse_async(on_transition, "on_transition")
         watched = bool(on_enqueue or on_transition)
         if not watched:
-            job_id = self._insert(text)["id"]
+            job_id = self._insert(caller, text)["id"]
         else:
-            with self._caller.savepoint():
-                row = self._insert(text)
+            with caller.savepoint():
+                row = self._insert(caller, text)
                 job_id = row["id"]
                 if row["ended_id"] is not None:
-                    tell(self._caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
+                    tell(caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
                 if job_id is not None:
-                    self._announce(on_enqueue, [job_id])
+                    _announce(caller, on_enqueue, [job_id])
         if job_id is None:
             raise DuplicateJob(
                 f"task {self._task.name!r} was not enqueued: a queued or running job already holds this unique_key"
@@ -106,6 +109,7 @@ class BoundTask(Generic[P]):
         """
         if self._new.unique_key is not None:
             raise EnqueueError("unique_key applies to one job: leave it out here, or enqueue the jobs one by one")
+        caller = sync_caller(self._session)
         texts = [self._item(number, item) for number, item in enumerate(items)]
         if not texts:
             return
@@ -114,10 +118,10 @@ class BoundTask(Generic[P]):
         watched = bool(on_enqueue)
         text = _checked_size(f"[{','.join(texts)}]")
         if not watched:
-            self._insert_many(text, ids=False)
+            self._insert_many(caller, text, ids=False)
         else:
-            with self._caller.savepoint():
-                self._announce(on_enqueue, self._insert_many(text, ids=True))
+            with caller.savepoint():
+                _announce(caller, on_enqueue, self._insert_many(caller, text, ids=True))
 
     def _item(self, number: int, item: Mapping[str, Any]) -> str:
         if not isinstance(item, Mapping):
@@ -129,9 +133,9 @@ class BoundTask(Generic[P]):
         except EnqueueError as error:
             raise EnqueueError(f"item {number}: {error}") from None
 
-    def _insert(self, text: str) -> dict[str, Any]:
+    def _insert(self, caller: SyncCaller, text: str) -> dict[str, Any]:
         new = self._new
-        rows = self._caller.rows(
+        rows = caller.rows(
             _INSERT_JOB,
             task=new.task,
             queue=new.queue,
@@ -147,9 +151,9 @@ class BoundTask(Generic[P]):
         )
         return rows[0]
 
-    def _insert_many(self, text: str, *, ids: bool) -> list[int]:
+    def _insert_many(self, caller: SyncCaller, text: str, *, ids: bool) -> list[int]:
         new = self._new
-        rows = self._caller.rows(
+        rows = caller.rows(
             _INSERT_JOBS,
             task=new.task,
             queue=new.queue,
@@ -165,19 +169,21 @@ class BoundTask(Generic[P]):
         )
         return rows[0]["ids"] or []
 
-    def _announce(self, hooks: list[Any], ids: list[int]) -> None:
-        if not hooks:
-            return
-        for row in self._caller.rows(_READ_JOBS, ids=ids):
-            job = _rows.job(row)
-            for hook in hooks:
-                sync_call_hook(hook, self._caller.connection, job)
+
+def _announce(caller: SyncCaller, hooks: list[Any], ids: list[int]) -> None:
+    if not hooks:
+        return
+    for row in caller.rows(_READ_JOBS, ids=ids):
+        job = _rows.job(row)
+        for hook in hooks:
+            sync_call_hook(hook, caller.connection, job)
 
 
 def _checked_size(text: str) -> str:
-    if len(text) > _MOST_BYTES:
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > _MOST_BYTES:
         raise EnqueueError(
-            f"the arguments take {len(text)} bytes as JSON, and {_MOST_BYTES} are allowed in one call: "
+            f"the arguments take {size} bytes as JSON, and {_MOST_BYTES} are allowed in one call: "
             "keep large data elsewhere and pass a reference, or enqueue in several calls"
         )
     return text

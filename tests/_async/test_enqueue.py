@@ -246,3 +246,17 @@ async def test_a_session_outside_a_transaction_is_refused_where_its_job_would_be
         await note.using(session=connection).enqueue(n=1)
         await connection.commit()
     assert await numbers(rows) == [1]
+
+
+async def test_a_bound_task_whose_transaction_has_ended_is_refused(engine: Engine, note: Any, rows: Rows) -> None:
+    async with engine.connect() as connection:
+        async with connection.begin():
+            bound = note.using(session=connection)
+            await bound.enqueue(n=1)
+        with pytest.raises(EnqueueError, match="not in a transaction"):
+            await bound.enqueue(n=2)
+        with pytest.raises(EnqueueError, match="not in a transaction"):
+            await bound.enqueue_many([{"n": 2}])
+        async with connection.begin():
+            await bound.enqueue(n=3)
+    assert await numbers(rows) == [1, 3]

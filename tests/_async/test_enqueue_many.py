@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from akadze import Akadze, EnqueueError
+from akadze._async import bound
 
 from .conftest import Engine, Rows
 from .table import numbers
@@ -183,3 +184,18 @@ async def test_ten_thousand_jobs_are_one_call(engine: Engine, note: Any, rows: R
     async with engine.begin() as connection:
         await note.using(session=connection).enqueue_many({"n": n, "more": "x" * 100} for n in range(10_000))
     assert await numbers(rows) == list(range(10_000))
+
+
+async def test_arguments_that_are_too_much_for_one_statement_are_refused(
+    engine: Engine, note: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes count, not characters: the limit is one of PostgreSQL."""
+    monkeypatch.setattr(bound, "_MOST_BYTES", 1000)
+    async with engine.begin() as connection:
+        task = note.using(session=connection)
+        await task.enqueue_many([{"n": 1, "more": "a" * 900}])
+        for items in ([{"n": 2, "more": "a" * 500}] * 2, [{"n": 2, "more": "ž" * 600}]):
+            with pytest.raises(EnqueueError, match="in several calls"):
+                await task.enqueue_many(items)
+        assert (await connection.execute(text("select 1"))).scalar() == 1
+    assert await numbers(rows) == [1]

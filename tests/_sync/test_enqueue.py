@@ -245,3 +245,17 @@ def test_a_session_outside_a_transaction_is_refused_where_its_job_would_be_lost(
         note.using(session=connection).enqueue(n=1)
         connection.commit()
     assert numbers(rows) == [1]
+
+
+def test_a_bound_task_whose_transaction_has_ended_is_refused(engine: Engine, note: Any, rows: Rows) -> None:
+    with engine.connect() as connection:
+        with connection.begin():
+            bound = note.using(session=connection)
+            bound.enqueue(n=1)
+        with pytest.raises(EnqueueError, match="not in a transaction"):
+            bound.enqueue(n=2)
+        with pytest.raises(EnqueueError, match="not in a transaction"):
+            bound.enqueue_many([{"n": 2}])
+        with connection.begin():
+            bound.enqueue(n=3)
+    assert numbers(rows) == [1, 3]

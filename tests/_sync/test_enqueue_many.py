@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from akadze import Akadze, EnqueueError
+from akadze._sync import bound
 
 from .conftest import Engine, Rows
 from .table import numbers
@@ -184,3 +185,18 @@ def test_ten_thousand_jobs_are_one_call(engine: Engine, note: Any, rows: Rows) -
     with engine.begin() as connection:
         note.using(session=connection).enqueue_many({"n": n, "more": "x" * 100} for n in range(10_000))
     assert numbers(rows) == list(range(10_000))
+
+
+def test_arguments_that_are_too_much_for_one_statement_are_refused(
+    engine: Engine, note: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes count, not characters: the limit is one of PostgreSQL."""
+    monkeypatch.setattr(bound, "_MOST_BYTES", 1000)
+    with engine.begin() as connection:
+        task = note.using(session=connection)
+        task.enqueue_many([{"n": 1, "more": "a" * 900}])
+        for items in ([{"n": 2, "more": "a" * 500}] * 2, [{"n": 2, "more": "ž" * 600}]):
+            with pytest.raises(EnqueueError, match="in several calls"):
+                task.enqueue_many(items)
+        assert connection.execute(text("select 1")).scalar() == 1
+    assert numbers(rows) == [1]
