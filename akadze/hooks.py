@@ -33,7 +33,8 @@ class Hooks:
       there, too, counts as a failed run; if one swallows the body's error, the run ends as if the body had returned
       None. It sees what leaves the body only: of a plain function that has timed out, when it returns at last.
     - ``on_transition(connection, job, from_state, to_state)`` runs in the transaction that changes the job's state.
-      It must not raise: an error rolls that job's transition back, and the job stays as it was.
+      It must not raise: an error rolls that job's transition back, and the job stays as it was. In a worker, a call
+      that takes a third of ``heartbeat_ttl`` counts as an error; the worker's other jobs wait for it meanwhile.
 
     ``connection`` is the object that the transaction runs on: the caller's own session at enqueue, an SQLAlchemy
     connection in a worker.

@@ -7,6 +7,7 @@ that a hook that raises rolls back its own job's move and no other.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
@@ -35,6 +36,8 @@ Hooks = Sequence[Callable[..., Any]]
 
 #: How long a job whose claim a hook refused stays out of the line, in seconds.
 REFUSED_FOR = 1.0
+#: Seconds after which a batch whose hooks are slow is cut off, so that its locks and its transaction do not last.
+_LONGEST = 10.0
 
 
 async def tell(caller: AsyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, to_state: str) -> None:
@@ -136,7 +139,10 @@ async def _move(
     if not hooks:
         return await caller.rows(move, ids=ids)
     moved: list[dict[str, Any]] = []
+    end = time.monotonic() + _LONGEST
     for job_id in ids:
+        if time.monotonic() > end:
+            break  # the hooks are slow: what is left comes with the next batch
         try:
             async with caller.savepoint():
                 rows = await caller.rows(move, ids=[job_id])

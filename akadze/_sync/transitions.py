@@ -8,6 +8,7 @@ that a hook that raises rolls back its own job's move and no other.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
@@ -36,6 +37,8 @@ Hooks = Sequence[Callable[..., Any]]
 
 #: How long a job whose claim a hook refused stays out of the line, in seconds.
 REFUSED_FOR = 1.0
+#: Seconds after which a batch whose hooks are slow is cut off, so that its locks and its transaction do not last.
+_LONGEST = 10.0
 
 
 def tell(caller: SyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, to_state: str) -> None:
@@ -135,7 +138,10 @@ def _move(caller: SyncCaller, hooks: Hooks, ids: list[int], move: Statement, fro
     if not hooks:
         return caller.rows(move, ids=ids)
     moved: list[dict[str, Any]] = []
+    end = time.monotonic() + _LONGEST
     for job_id in ids:
+        if time.monotonic() > end:
+            break  # the hooks are slow: what is left comes with the next batch
         try:
             with caller.savepoint():
                 rows = caller.rows(move, ids=[job_id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,18 +80,22 @@ class Survey:
 
 
 class Refusal(Exception):
-    """An on_transition hook raised for this run."""
+    """An on_transition hook raised for this run, or did not return in time."""
 
-    def __init__(self, run: tuple[int, int]) -> None:
+    def __init__(self, run: tuple[int, int], *, hung: bool) -> None:
         super().__init__(f"a hook refused run {run[1]} of job {run[0]}")
         self.run = run
+        self.hung = hung
 
 
 class Exchange:
     """One worker's conversation with the tables: exchanges, and the few questions around them."""
 
-    def __init__(self, app: Akadze, worker_id: UUID, queues: Sequence[str], *, fair: bool) -> None:
+    def __init__(
+        self, app: Akadze, worker_id: UUID, queues: Sequence[str], *, fair: bool, hook_patience: float = 10.0
+    ) -> None:
         self._app = app
+        self._hook_patience = hook_patience
         self._worker = str(worker_id)
         self._worker_id = worker_id
         self._queues = list(queues)
@@ -115,14 +120,17 @@ class Exchange:
     async def give_up(self) -> None:
         """Close the connections after an error; the next call opens new ones."""
         held, self._held = self._held, None
-        hooked, self._hooked = self._hooked, None
         self.forget()
         try:
             if held is not None:
                 await held.close()
         finally:
-            if hooked is not None:
-                await hooked.close()
+            await self._give_up_hooked()
+
+    async def _give_up_hooked(self) -> None:
+        hooked, self._hooked = self._hooked, None
+        if hooked is not None:
+            await hooked.close()
 
     def forget(self) -> None:
         """Look at the whole line at the next claim."""
@@ -180,6 +188,9 @@ class Exchange:
         except Refusal as refusal:
             # What the first try taught of the line was rolled back with it.
             self.forget()
+            if refusal.hung:
+                # What it waited for was cancelled, and SQLAlchemy may have given the connection up for that.
+                await self._give_up_hooked()
             return await self._watched_carefully(outcomes, free, refusal)
 
     async def _alone(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
@@ -201,7 +212,6 @@ class Exchange:
         if self._hooked is None:
             self._hooked = await HeldRaw.open_shared(self._app.engine)
         held = self._hooked
-        hooks = self._app.hooks.on_transition
         stepping = bool(free) and self._stepping
         assert held.owner is not None
         async with held.owner.begin():
@@ -214,10 +224,10 @@ class Exchange:
             if jobs is not None:
                 for row in await held.as_dicts(jobs):
                     if row["id"] in ended:
-                        await _call(hooks, held, partial(_rows.job, row), RUNNING, row["state"], ended[row["id"]])
+                        await self._call(held, partial(_rows.job, row), RUNNING, row["state"], ended[row["id"]])
             for claimed in answer.rows:
                 run = ClaimedRun(self._app, self._worker_id, claimed)
-                await _call(hooks, held, partial(getattr, run, "job"), QUEUED, RUNNING, (run.id, run.number))
+                await self._call(held, partial(getattr, run, "job"), QUEUED, RUNNING, (run.id, run.number))
         return answer
 
     async def _watched_carefully(
@@ -342,24 +352,24 @@ class Exchange:
                 self._known[(queue, priority)] = datetime.fromisoformat(began)
         return bounded and len(rows) < wanted
 
-
-async def _call(
-    hooks: Sequence[Any],
-    held: HeldRaw,
-    read_job: Callable[[], Job],
-    from_state: str,
-    to_state: str,
-    run: tuple[int, int],
-) -> None:
-    try:
-        job = read_job()
-        for hook in hooks:
-            await async_call_watcher(hook, held.owner, job, from_state, to_state)
-            if held.raw.info.transaction_status is TransactionStatus.INERROR:
-                # The commit of such a transaction rolls back and says nothing.
-                raise HookFailed(f"the hook {name_of(hook)} has swallowed an error of the database")
-    except Exception as error:
-        if is_connection_lost(error):
-            raise
-        logger.exception("job %s stays %s: an on_transition hook raised", run[0], from_state)
-        raise Refusal(run) from error
+    async def _call(
+        self, held: HeldRaw, read_job: Callable[[], Job], from_state: str, to_state: str, run: tuple[int, int]
+    ) -> None:
+        hung = False
+        try:
+            job = read_job()
+            for hook in self._app.hooks.on_transition:
+                scope = asyncio.timeout(self._hook_patience)
+                try:
+                    async with scope:
+                        await async_call_watcher(hook, held.owner, job, from_state, to_state)
+                finally:
+                    hung = scope.expired()
+                if held.raw.info.transaction_status is TransactionStatus.INERROR:
+                    # The commit of such a transaction rolls back and says nothing.
+                    raise HookFailed(f"the hook {name_of(hook)} has swallowed an error of the database")
+        except Exception as error:
+            if is_connection_lost(error) and not hung:
+                raise
+            logger.exception("job %s stays %s: an on_transition hook raised", run[0], from_state)
+            raise Refusal(run, hung=hung) from error

@@ -26,7 +26,7 @@ from akadze._worker.outage import Outage, Outages
 from akadze._worker.slots import Slots
 from akadze._worker.upkeep import Upkeep
 from akadze._worker.wakeup import Wakeup
-from akadze._worker.writer import Writer
+from akadze._worker.writer import MOST, Writer
 from akadze.app import Akadze
 from akadze.context import RUN
 
@@ -81,6 +81,9 @@ class Loop:
         self._asleep = False
         self._woken = False
         self._full = 0
+        #: What one exchange may carry, outcomes and claims together; MOST and above: whatever there is.
+        self._portion = MOST
+        self._tried = 0
         self._reconcile = False
         now = time.monotonic()
         self._next_survey = now
@@ -101,13 +104,19 @@ class Loop:
         while True:
             self._wake.clear()
             try:
-                async with asyncio.timeout(self._patience()):
+                patience, start = self._patience(), time.monotonic()
+                async with asyncio.timeout(patience) as scope:
                     nothing = await self._step()
                 outage.over()
+                if self._portion < MOST and time.monotonic() - start < patience / 4:
+                    self._portion *= 2
             except Exception as error:
                 await self._exchange.give_up()
                 if not is_transient(error):
                     raise
+                if scope.expired():
+                    # Perhaps it was too much for one exchange: large results, or hooks that take their time.
+                    self._portion = max(self._tried // 2, 1)
                 self._reconcile = True
                 self._asleep = False
                 await outage.wait(error)
@@ -127,8 +136,9 @@ class Loop:
             due = await self._look_ahead(now)
             if not due and not self._writer and (self._asleep or not self._listening):
                 return True
-        outcomes = self._writer.take()
-        free = {} if self.stopping else self._slots.free()
+        outcomes = self._writer.take(self._portion)
+        free = self._claimable(len(outcomes))
+        self._tried = len(outcomes) + sum(free.values())
         if not outcomes and not free:
             return True
         try:
@@ -151,6 +161,18 @@ class Loop:
             # Bodies that end at once have their outcomes ready for the next cycle.
             await asyncio.sleep(0)
         return await self._settle_down(free, len(answer.rows), again=answer.again)
+
+    def _claimable(self, writing: int) -> dict[str, int]:
+        """Return how many jobs of each queue to claim in an exchange that writes so many outcomes."""
+        free = {} if self.stopping else self._slots.free()
+        if self._portion >= MOST:
+            return free
+        claimable, room = {}, self._portion - writing
+        for queue in random.sample([*free], len(free)):
+            if room > 0:
+                claimable[queue] = min(free[queue], room)
+                room -= claimable[queue]
+        return claimable
 
     async def _settle_down(self, free: dict[str, int], claimed: int, *, again: bool) -> bool:
         wanted = sum(free.values())

@@ -30,6 +30,8 @@ logger = logging.getLogger("akadze.worker")
 _TO_END: Final = 1.0
 #: Seconds that the last outcomes may take, and the last statements after them.
 _TO_WRITE: Final = 5.0
+#: Of a lease, what one call of an on_transition hook may take: the exchange without it has to fit in as well.
+_HOOK_SHARE: Final = 1 / 3
 
 
 class Serving:
@@ -54,7 +56,9 @@ class Serving:
         self._hurry = asyncio.Event()
         self._stopping = asyncio.Event()
         outages = Outages()
-        self._exchange = Exchange(app, self.id, queues, fair=fair)
+        self._exchange = Exchange(
+            app, self.id, queues, fair=fair, hook_patience=heartbeat_ttl.total_seconds() * _HOOK_SHARE
+        )
         self._heartbeat = Heartbeat(
             app,
             self.id,

@@ -20,6 +20,8 @@ from akadze.app import Akadze
 
 logger = logging.getLogger("akadze.worker")
 
+#: Seconds that one transaction may take. One that takes longer waits for a connection that has died in silence.
+_PATIENCE = 60.0
 #: How many batches of one duty are done before the others have their turn.
 _BATCHES = 10
 
@@ -71,7 +73,8 @@ class Upkeep:
     async def step(self) -> bool:
         """Do one round of what is due; tell whether there is more to do at once."""
         if self._connection is None:
-            self._connection = await open_held(self._app.engine)
+            async with asyncio.timeout(_PATIENCE):
+                self._connection = await open_held(self._app.engine)
         connection = self._connection
         more = False
         if self._lost:
@@ -82,16 +85,18 @@ class Upkeep:
             more = await self._cancel_doomed(connection) or more
         now = time.monotonic()
         if now >= self._next_fire:
-            report = await self._schedules.step(connection)
+            async with asyncio.timeout(_PATIENCE):
+                report = await self._schedules.step(connection)
             self._next_fire = time.monotonic() + report.next_in
         if self._cleanup.due(now):
-            more = await self._cleanup.step(connection) or more
+            async with asyncio.timeout(_PATIENCE):
+                more = await self._cleanup.step(connection) or more
         return more
 
     async def _rescue(self, connection: AsyncConnection) -> bool:
         hooks = self._app.hooks.on_transition
         for _ in range(_BATCHES):
-            async with connection.begin():
+            async with asyncio.timeout(_PATIENCE), connection.begin():
                 rows = await rescue(async_caller(connection), hooks)
             for row in rows:
                 logger.warning(
@@ -105,7 +110,7 @@ class Upkeep:
     async def _cancel_doomed(self, connection: AsyncConnection) -> bool:
         hooks = self._app.hooks.on_transition
         for _ in range(_BATCHES):
-            async with connection.begin():
+            async with asyncio.timeout(_PATIENCE), connection.begin():
                 rows = await cancel_doomed(async_caller(connection), hooks, self._queues)
             if not rows:
                 return False

@@ -19,6 +19,8 @@ _LISTEN = statement("session", "listen")
 _NOTIFY = statement("session", "notify")
 #: How long a notification to oneself may take, in seconds.
 _PATIENCE = 3.0
+#: How long the server may take to answer, in seconds; the connection is given up then.
+_LOST = 30.0
 #: How often a listener that hears nothing tests itself, in seconds: its connection may have died in silence.
 _TEST_EVERY = 60.0
 #: How long to wait before listening is tried again where notifications do not arrive, in seconds.
@@ -55,7 +57,8 @@ class Wakeup:
         outage = Outage(self._outages, "listening")
         while True:
             try:
-                held = await HeldRaw.open(self._app.engine, url=listen_url())
+                async with asyncio.timeout(_LOST):
+                    held = await HeldRaw.open(self._app.engine, url=listen_url())
                 try:
                     await self._listen(held, outage)
                 finally:
@@ -78,7 +81,8 @@ class Wakeup:
             # would go on listening, too, and its next client knows nothing of it.
             heard = held.direct
             if heard:
-                await held.rows(_NOTIFY, payload=self._test)
+                async with asyncio.timeout(_LOST):
+                    await held.rows(_NOTIFY, payload=self._test)
                 heard = await self._hear(held, _PATIENCE, test=True)
             if not heard:
                 if not self._said:

@@ -45,13 +45,13 @@ class Writer:
             self.stuck.discard((job_id, number))
             self._waiting.setdefault((job_id, number), (_outcome(job_id, number, HAND_BACK), None))
 
-    def take(self) -> list[Outcome]:
+    def take(self, most: int = MOST) -> list[Outcome]:
         """Return what is to be written next. It waits on until it is settled."""
         taken: list[Outcome] = []
         size = 0
         for outcome, _ in self._waiting.values():
             size += len(outcome[2])
-            if taken and (size > MOST_BYTES or len(taken) == MOST):
+            if taken and (size > MOST_BYTES or len(taken) == most):
                 break
             taken.append(outcome)
         self._doubtful |= self._sent
