@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from akadze import _rows
-from akadze._connections import AsyncCaller, SyncCaller
+from akadze._connections import AsyncCaller, SyncCaller, autocommits
 from akadze._states import RUNNING
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
@@ -128,14 +128,24 @@ class ClaimedRun:
         return self._job
 
     def async_transaction(self) -> AbstractAsyncContextManager[Any]:
-        if self.joined is None:
-            return self.app.engine.begin()
-        return self._async_savepoint()
+        return self._async_begin() if self.joined is None else self._async_savepoint()
 
     def sync_transaction(self) -> AbstractContextManager[Any]:
-        if self.joined is None:
-            return self.app.sync_engine.begin()
-        return self._sync_savepoint()
+        return self._sync_begin() if self.joined is None else self._sync_savepoint()
+
+    @asynccontextmanager
+    async def _async_begin(self) -> AsyncIterator[Any]:
+        async with self.app.engine.begin() as connection:
+            if connection.sync_connection is not None and autocommits(connection.sync_connection):
+                raise AkadzeError(_AUTOCOMMIT.format(engine="engine"))
+            yield connection
+
+    @contextmanager
+    def _sync_begin(self) -> Iterator[Any]:
+        with self.app.sync_engine.begin() as connection:
+            if autocommits(connection):
+                raise AkadzeError(_AUTOCOMMIT.format(engine="sync_engine"))
+            yield connection
 
     @asynccontextmanager
     async def _async_savepoint(self) -> AsyncIterator[Any]:
@@ -154,6 +164,10 @@ class ClaimedRun:
             yield self.joined.connection  # type: ignore[union-attr]  # it has given the savepoint
 
 
+_AUTOCOMMIT = (
+    "complete_tx cannot take back what a block writes on the app's {engine}, whose isolation level is AUTOCOMMIT: give "
+    "the app an engine with transactions"
+)
 _OTHER_COLOUR = (
     "complete_tx of {kind} task cannot work on {other} session, which drain was given: drain with {call} and a "
     "session of its colour, or without one"

@@ -83,7 +83,7 @@ class _AlchemyAsync:
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
         below = self.connection.sync_connection
-        if below is not None and _autocommits(below):
+        if below is not None and autocommits(below):
             block: AbstractAsyncContextManager[Any] = async_savepoint_in_autocommit(self)
         elif below is not None and _streams(below):
             block = async_savepoint(self)
@@ -104,7 +104,7 @@ class _AlchemySync:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        if _autocommits(self.connection):
+        if autocommits(self.connection):
             block: AbstractContextManager[Any] = savepoint_in_autocommit(self)
         elif _streams(self.connection):
             block = savepoint(self)
@@ -127,7 +127,7 @@ class _AlchemyAsyncSession:
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
         below = (await self.connection.connection()).sync_connection
-        alone = below is not None and _autocommits(below)
+        alone = below is not None and autocommits(below)
         async with async_savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
             yield
             if alone:
@@ -145,7 +145,7 @@ class _AlchemySyncSession:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        alone = _autocommits(self.connection.connection())
+        alone = autocommits(self.connection.connection())
         with savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
             yield
             if alone:
@@ -153,7 +153,8 @@ class _AlchemySyncSession:
             self.rows(_BEGIN_WORK)
 
 
-def _autocommits(connection: Connection) -> bool:
+def autocommits(connection: Connection) -> bool:
+    """Tell whether each statement on an SQLAlchemy connection commits at once, whatever it thinks of a transaction."""
     return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
 

@@ -68,7 +68,7 @@ class Context:
         What the block writes on the connection and the job's success commit together. An error inside the block rolls
         the writes back and is an error of the run like any other. Raises RunLost, and rolls the writes back, if this
         run no longer owns the job. What the body returns after the block is not stored. AkadzeError if the job has
-        been finished by an earlier block.
+        been finished by an earlier block, or the app's engine is in autocommit.
         """
         run = _unfinished(self._run)
         async with run.async_transaction() as connection:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import akadze.sync
@@ -149,6 +149,25 @@ async def test_a_block_that_fails_may_be_tried_again_in_the_same_run(
     row = await table.ended(job_id)
     assert (row["state"], row["run_count"], row["errors"]) == ("succeeded", 1, [])
     assert await written(table) == 1
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_block_on_an_engine_in_autocommit_is_refused_before_it_writes(
+    colour: str, database_url: str, table: Table, serve: Serve
+) -> None:
+    """Its writes could not be taken back."""
+    url = database_url.replace("postgresql://", "postgresql+psycopg://")
+    engine, sync_engine = (make(url, isolation_level="AUTOCOMMIT") for make in (create_async_engine, create_engine))
+    app = Akadze(engine=engine, sync_engine=sync_engine)
+    await table.rows("create table public.written (number int)")
+    job_id = await enqueue(Blocks(app, colour).register(max_attempts=1))
+    await serve(app)
+    row = await table.ended(job_id)
+    assert (row["state"], row["error_names"]) == ("failed", ["AkadzeError"])
+    assert "AUTOCOMMIT" in row["errors"][0]["message"]
+    assert await written(table) == 0
+    await engine.dispose()
+    sync_engine.dispose()
 
 
 async def test_a_run_finishes_its_job_once(blocks: Blocks, table: Table, serve: Serve) -> None:
