@@ -60,5 +60,3 @@ def test_a_booking_and_its_job_commit_or_roll_back_together(example: Example, ro
     # Each app context gives its connection back, so none is left in a transaction.
     open_transactions = "datname = current_database() and state like 'idle in transaction%'"
     wait_until(lambda: rows(f"select count(*) from pg_stat_activity where {open_transactions}") == [(0,)])
-    web.interrupt()
-    web.wait()
