@@ -11,16 +11,14 @@ import logging
 import random
 import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from akadze import _verdict
-from akadze import hooks as _hooks
 from akadze._arguments import result_to_json
-from akadze._failure import name_of
+from akadze._failure import name_of, place_of
 from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
@@ -261,17 +259,10 @@ def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:
                     run.max_attempts,
                     name_of(error),
                     move.state,
-                    _frames(error),
+                    place_of(error),
                 )
     except Exception:  # noqa: S110 - what becomes of the job does not depend on the application's log handlers
         pass
-
-
-def _frames(error: BaseException) -> str:
-    """Return where the error was raised, without its message: that may hold arguments."""
-    own = (__file__, _hooks.__file__)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-10) if frame.filename not in own]
-    return "".join(traceback.format_list(frames)).rstrip()
 
 
 def _timed_out(timeout: timedelta) -> TimeoutError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 
 from akadze._urls import without_password
 
-__all__ = ["failure", "name_of"]
+__all__ = ["failure", "name_of", "place_of"]
 
 #: The message as JSON, in bytes of UTF-8.
 _MAX_MESSAGE = 2048
@@ -22,6 +24,9 @@ _MAX_NAME = 200
 _MAX_WALK = 1000
 _MAX_NAMED = 8
 _CUT = " […] "
+#: Frames that are shown of where an error was raised: as many of its outermost as of its innermost.
+_MOST_FRAMES = 5
+_HERE = str(Path(__file__).parent)
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -37,6 +42,21 @@ def name_of(error: BaseException) -> str:
     """Return the name of the exception's class."""
     name = type.__dict__["__name__"].__get__(type(error))
     return _clean(name[:_MAX_NAME])
+
+
+def place_of(error: BaseException) -> str:
+    """Return where an error was raised, for the log: the frames that are not akadze's own, without its message.
+
+    The message may hold arguments or results: Python and databases quote the values that they complain of.
+    """
+    try:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
+        lines = traceback.format_list(frames)
+    except Exception:  # __traceback__ is an attribute that a class can replace
+        return ""
+    if len(lines) > 2 * _MOST_FRAMES:
+        lines[_MOST_FRAMES:-_MOST_FRAMES] = ["  […]\n"]
+    return "".join(lines).rstrip()
 
 
 def _message(error: BaseException) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any
 
+from akadze._failure import name_of as class_of
+from akadze._failure import place_of
 from akadze._signature import is_async
 from akadze.errors import AkadzeError, EnqueueError
 from akadze.job import Job
@@ -46,6 +48,13 @@ class Hooks:
         self.after_run: list[Callable[[Job], Awaitable[None] | None]] = []
         self.around_run: list[Callable[[Job], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]] = []
         self.on_transition: list[Callable[[Any, Job, str, str], Awaitable[None] | None]] = []
+
+
+def told(error: BaseException) -> str:
+    """Return what the log says of an error of a hook: its class and place, for its message may hold arguments."""
+    if isinstance(error, HookFailed):
+        return f"{error}\n{place_of(error.__cause__ or error)}".rstrip()
+    return f"the hook raised {class_of(error)}\n{place_of(error)}".rstrip()
 
 
 def name_of(hook: Hook) -> str:

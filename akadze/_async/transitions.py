@@ -17,11 +17,10 @@ from akadze._connections import AsyncCaller
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
-from akadze.hooks import async_call_watcher
+from akadze.hooks import async_call_watcher, told
 
 logger = logging.getLogger("akadze.job")
 
-_BEGIN_WORK = statement("session", "begin_work")
 _READ_JOBS = statement("jobs", "read_jobs")
 _FINISH_RUNS = statement("finish", "finish_runs")
 _REFUSE_CLAIMS = statement("finish", "refuse_claims")
@@ -51,9 +50,7 @@ async def tell(caller: AsyncCaller, hooks: Hooks, ids: Sequence[int], from_state
         job = _rows.job(row)
         for hook in hooks:
             await async_call_watcher(hook, caller.connection, job, from_state, to_state)
-        await caller.rows(_CHECK_TRANSACTION)
-    # Where a hook has swallowed an error of the database, this raises; the commit would roll back and say nothing.
-    await caller.rows(_BEGIN_WORK)
+    await caller.rows(_CHECK_TRANSACTION)
 
 
 async def finish(
@@ -86,7 +83,7 @@ async def finish(
                     written.append((job_id, run))
         except Exception as error:
             _raise_if_broken(error)
-            logger.exception("job %s stays running: an on_transition hook refused its outcome", job_id)
+            logger.error("job %s stays running: an on_transition hook refused its outcome: %s", job_id, told(error))
             refused.append((job_id, run))
     return written, refused
 
@@ -109,7 +106,7 @@ async def watch_claims(
                 await tell(caller, hooks, [job_id], QUEUED, RUNNING)
         except Exception as error:
             _raise_if_broken(error)
-            logger.exception("job %s stays queued: an on_transition hook refused its start", job_id)
+            logger.error("job %s stays queued: an on_transition hook refused its start: %s", job_id, told(error))
             refused.add(job_id)
     if refused:
         await caller.rows(_REFUSE_CLAIMS, ids=sorted(refused), worker=str(worker_id), delay=REFUSED_FOR)
@@ -151,7 +148,9 @@ async def _move(
                 moved += rows
         except Exception as error:
             _raise_if_broken(error)
-            logger.exception("job %s stays %s: an on_transition hook refused its move", job_id, from_state)
+            logger.error(
+                "job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(error)
+            )
     return moved
 
 

@@ -18,11 +18,10 @@ from akadze._connections import SyncCaller
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
-from akadze.hooks import sync_call_watcher
+from akadze.hooks import sync_call_watcher, told
 
 logger = logging.getLogger("akadze.job")
 
-_BEGIN_WORK = statement("session", "begin_work")
 _READ_JOBS = statement("jobs", "read_jobs")
 _FINISH_RUNS = statement("finish", "finish_runs")
 _REFUSE_CLAIMS = statement("finish", "refuse_claims")
@@ -52,9 +51,7 @@ def tell(caller: SyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, 
         job = _rows.job(row)
         for hook in hooks:
             sync_call_watcher(hook, caller.connection, job, from_state, to_state)
-        caller.rows(_CHECK_TRANSACTION)
-    # Where a hook has swallowed an error of the database, this raises; the commit would roll back and say nothing.
-    caller.rows(_BEGIN_WORK)
+    caller.rows(_CHECK_TRANSACTION)
 
 
 def finish(
@@ -87,7 +84,7 @@ def finish(
                     written.append((job_id, run))
         except Exception as error:
             _raise_if_broken(error)
-            logger.exception("job %s stays running: an on_transition hook refused its outcome", job_id)
+            logger.error("job %s stays running: an on_transition hook refused its outcome: %s", job_id, told(error))
             refused.append((job_id, run))
     return written, refused
 
@@ -110,7 +107,7 @@ def watch_claims(
                 tell(caller, hooks, [job_id], QUEUED, RUNNING)
         except Exception as error:
             _raise_if_broken(error)
-            logger.exception("job %s stays queued: an on_transition hook refused its start", job_id)
+            logger.error("job %s stays queued: an on_transition hook refused its start: %s", job_id, told(error))
             refused.add(job_id)
     if refused:
         caller.rows(_REFUSE_CLAIMS, ids=sorted(refused), worker=str(worker_id), delay=REFUSED_FOR)
@@ -150,7 +147,7 @@ def _move(caller: SyncCaller, hooks: Hooks, ids: list[int], move: Statement, fro
                 moved += rows
         except Exception as error:
             _raise_if_broken(error)
-            logger.exception("job %s stays %s: an on_transition hook refused its move", job_id, from_state)
+            logger.error("job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(error))
     return moved
 
 

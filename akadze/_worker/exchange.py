@@ -24,7 +24,7 @@ from akadze._states import QUEUED, RUNNING
 from akadze._worker import literals
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
-from akadze.hooks import HookFailed, async_call_watcher, name_of
+from akadze.hooks import HookFailed, async_call_watcher, name_of, told
 from akadze.job import Job
 
 _CLAIM_PLAIN = statement("claim", "claim_plain")
@@ -371,5 +371,5 @@ class Exchange:
         except Exception as error:
             if is_connection_lost(error) and not hung:
                 raise
-            logger.exception("job %s stays %s: an on_transition hook raised", run[0], from_state)
+            logger.error("job %s stays %s: an on_transition hook raised: %s", run[0], from_state, told(error))
             raise Refusal(run, hung=hung) from error

@@ -15,7 +15,7 @@ from akadze import _rows
 from akadze._connections import async_caller
 from akadze._schedules import Schedule, due, next_due
 from akadze._statement import statement
-from akadze.hooks import async_call_hook
+from akadze.hooks import async_call_watcher, told
 
 if TYPE_CHECKING:
     from akadze.app import Akadze
@@ -121,10 +121,10 @@ class Schedules:
                     await transaction.rollback()
         if hook_error is not None:
             logger.error(
-                "schedule of task %s: an on_enqueue hook failed, so its slot %s was not enqueued",
+                "schedule of task %s: an on_enqueue hook failed, so its slot %s was not enqueued: %s",
                 schedule.task,
                 slot.isoformat(),
-                exc_info=hook_error,
+                told(hook_error),
             )
             return _Outcome.FAILED
         if row["held"] and not row["done"]:
@@ -139,4 +139,4 @@ class Schedules:
         [row] = await caller.rows(_READ_JOBS, ids=[job_id])
         job = _rows.job(row)
         for hook in self._app.hooks.on_enqueue:
-            await async_call_hook(hook, caller.connection, job)
+            await async_call_watcher(hook, caller.connection, job)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from akadze import Akadze, Fail, Retry
 from akadze.testing import drain
@@ -57,11 +58,15 @@ async def test_a_run_however_it_ends_leaves_no_secret_in_the_log(
     assert "job" in logged.text
 
 
+@pytest.mark.parametrize("how", ["in a message", "in a statement", "as a value"])
 async def test_a_hook_that_raises_leaves_no_arguments_in_the_log(
-    engine: Engine, app: Akadze, rows: Rows, logged: pytest.LogCaptureFixture
+    how: str, engine: Engine, app: Akadze, rows: Rows, logged: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(connection: Any, job: Any, before: str, after: str) -> None:
-        raise ZeroDivisionError(f"{job!r}")
+    async def refuse(connection: Any, job: Any, before: str, after: str) -> None:
+        if how == "in a message":
+            raise ZeroDivisionError(f"{job!r} {job.args} {job.unique_key}")
+        wrong = "select 1 / 0, :value" if how == "in a statement" else "select cast(:value as integer)"
+        await connection.execute(text(wrong), {"value": job.args["password"]})
 
     @app.task("work")
     def work(password: str) -> None: ...
@@ -71,4 +76,5 @@ async def test_a_hook_that_raises_leaves_no_arguments_in_the_log(
     app.hooks.on_transition.append(refuse)
     await drain(app)
     assert SECRET not in logged.text
-    assert "hook" in logged.text
+    assert "an on_transition hook refused its start: the hook raised" in logged.text
+    assert "in refuse" in logged.text

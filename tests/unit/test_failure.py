@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akadze._failure import failure, name_of
+from akadze._failure import failure, name_of, place_of
 from akadze.outcomes import Fail
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
@@ -264,3 +264,32 @@ def test_an_entry_stays_small_whatever_the_texts_are(parts: list[str], as_group:
     text = message(ExceptionGroup(parts[0], errors) if as_group else errors[0])
     text.encode()
     assert json.loads(json.dumps(text)) == text
+
+
+def deep(levels: int) -> None:
+    if not levels:
+        raise ValueError("s3cret")
+    deeper(levels)
+
+
+def deeper(levels: int) -> None:
+    deep(levels - 1)
+
+
+def test_the_place_of_an_error_is_told_from_both_ends_and_without_its_message() -> None:
+    lines = place_of(raised(lambda: deep(50))).splitlines()
+    assert any("in raised" in line for line in lines)
+    assert any('raise ValueError("s3cret")' in line for line in lines[-2:])
+    assert "ValueError: s3cret" not in "".join(lines)
+    assert sum("test_failure.py" in line for line in lines) == 10
+    assert "  […]" in lines
+
+
+def test_an_error_that_was_never_raised_or_hides_its_traceback_has_no_place() -> None:
+    class Hidden(Exception):
+        @property
+        def __traceback__(self) -> Any:  # type: ignore[override]  # that is the point
+            raise RuntimeError
+
+    assert place_of(ValueError()) == ""
+    assert place_of(Hidden()) == ""

@@ -259,7 +259,7 @@ REFUSALS = [_raise_error, _raise_base_exception, _exit, _break_the_transaction, 
 
 @pytest.mark.parametrize("refuse", REFUSALS)
 async def test_an_outcome_that_a_hook_refuses_leaves_its_own_job_running_until_the_worker_stops(
-    app: Akadze, table: Table, serve: Serve, refuse: Any
+    app: Akadze, table: Table, serve: Serve, refuse: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = True
 
@@ -283,6 +283,9 @@ async def test_an_outcome_that_a_hook_refuses_leaves_its_own_job_running_until_t
     row = await table.job(jobs[2])
     assert (row["state"], row["worker_id"], row["run_count"], row["errors"]) == ("running", served.id, 1, [])
     assert {row["state"] for row in await table.jobs(*others, *more)} == {"succeeded"}
+    [told] = [record for record in caplog.records if f"job {jobs[2]} stays running" in record.getMessage()]
+    assert "hook" in told.getMessage()
+    assert (told.levelname, told.exc_info) == ("ERROR", None), "what an exception says may hold arguments"
     refusing = False
     await served.stop()
     row = await table.job(jobs[2])
