@@ -23,6 +23,7 @@ from akadze._worker.upkeep import Upkeep
 from akadze._worker.wakeup import Wakeup
 from akadze._worker.writer import Writer
 from akadze.app import Akadze
+from akadze.errors import AkadzeError
 
 logger = logging.getLogger("akadze.worker")
 
@@ -32,6 +33,10 @@ _TO_END: Final = 1.0
 _TO_WRITE: Final = 5.0
 #: Of a lease, what one call of an on_transition hook may take: the exchange without it has to fit in as well.
 _HOOK_SHARE: Final = 1 / 3
+
+
+class OutcomesLost(AkadzeError):
+    """The worker has stopped, and the database did not take the last outcomes."""
 
 
 class Serving:
@@ -153,12 +158,13 @@ class Serving:
             cycle = asyncio.create_task(self._loop.cycle(), name="akadze-last-cycle")
         done, _ = await asyncio.wait([cycle], timeout=_TO_WRITE)
         if not done or cycle.exception() is not None:
-            logger.warning(
-                "worker %s could not write %s outcomes: its jobs are taken back when its lease has ended",
-                self.id,
-                len(self._writer),
+            lost = OutcomesLost(
+                f"worker {self.id} could not write {len(self._writer)} outcomes: its jobs are taken back when its "
+                "lease has ended"
             )
+            logger.warning("%s", lost)
             await self._end([cycle])
+            cause = cause or (cycle.exception() if done else None) or lost
         else:
             # A beat after this would write the row again.
             await self._end([part for part in parts if not part.done()])

@@ -115,6 +115,27 @@ async def test_outcomes_wait_for_the_database_and_bodies_do_not_run_again_for_it
     await served.stop()
 
 
+async def test_a_stop_that_leaves_outcomes_unwritten_is_an_error(
+    distant: Akadze, proxy: Proxy, table: Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akadze._worker.serving._TO_WRITE", 0.3)
+    release = asyncio.Event()
+
+    @distant.task("task")
+    async def task() -> None:
+        await release.wait()
+
+    job_id = await enqueue(task)
+    served = await serve(distant, heartbeat_ttl=30)
+    await table.in_state(job_id, "running")
+    proxy.cut()
+    release.set()
+    served.stopping.set()
+    with pytest.raises(AkadzeError, match="1 outcomes"):
+        await served.join()
+    assert (await table.job(job_id))["state"] == "running"
+
+
 async def test_an_outage_is_logged_once_and_so_is_its_end(
     distant: Akadze, proxy: Proxy, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
