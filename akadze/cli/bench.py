@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -22,6 +21,8 @@ def bench(
     It makes a database akadze_bench there, which needs the right to create databases, and drops it at the end. The
     figures are medians; a round takes about ten seconds, in which the server is busy.
     """
+    import asyncio
+
     from akadze.bench import run
 
     address = connectable(database_url)
