@@ -71,12 +71,12 @@ def job_summary(row: Row) -> JobSummary:
 
 
 def limit_summary(row: Row) -> LimitSummary:
-    seconds = row["seconds"]
+    microseconds = row["microseconds"]
     return LimitSummary(
         key=row["key"],
         max_running=row["max_running"],
         max_starts=row["max_starts"],
-        window=timedelta(seconds=seconds) if seconds is not None else None,
+        window=timedelta(microseconds=microseconds) if microseconds is not None else None,
     )
 
 

@@ -25,6 +25,9 @@ logger = logging.getLogger("akadze.app")
 
 P = ParamSpec("P")
 
+#: No server-side prepared statements, and an encoding that has every character, whatever the role defaults to.
+_PSYCOPG: dict[str, Any] = {"prepare_threshold": None, "client_encoding": "utf8"}
+
 
 class Akadze:
     """The application: an engine, the registered tasks and the schedules.
@@ -102,7 +105,7 @@ class Akadze:
             if self._sync_engine is None:
                 self._sync_engine = create_engine(
                     sqlalchemy_url(url.set(drivername="postgresql").render_as_string(hide_password=False)),
-                    connect_args={"prepare_threshold": None},
+                    connect_args=_PSYCOPG,
                     **self._sizing,
                 )
             return self._sync_engine
@@ -306,5 +309,5 @@ def _check_engine(engine: object, kind: type, name: str, maker: str) -> None:
 
 def _build_engine(database_url: Any, sizing: Mapping[str, Any]) -> AsyncEngine:
     url = sqlalchemy_url(database_url)
-    off = {"statement_cache_size": 0} if url.startswith("postgresql+asyncpg:") else {"prepare_threshold": None}
-    return create_async_engine(url, connect_args=off, **sizing)
+    asyncpg = url.startswith("postgresql+asyncpg:")
+    return create_async_engine(url, connect_args={"statement_cache_size": 0} if asyncpg else _PSYCOPG, **sizing)

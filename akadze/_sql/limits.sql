@@ -21,6 +21,7 @@ delete from akadze.limit_starts s where s.key = cast(:key as text)
 
 -- name: list_limits
 -- Reads only.
-select m.key, m.max_running, m.max_starts, cast(extract(epoch from m."window") as double precision) as seconds
+-- Whole microseconds: how a session shows fractions is a setting of it.
+select m.key, m.max_running, m.max_starts, cast(extract(epoch from m."window") * 1000000 as bigint) as microseconds
 from akadze.limits m
 order by m.key

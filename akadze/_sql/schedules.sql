@@ -54,7 +54,7 @@ with slot as materialized (
 select s.done, s.held, a.id,
   case when a.id is not null and exists (
     select from akadze.workers w where w.sleeping and a.queue = any (w.queues) and w.heartbeat_at > now() - w.heartbeat_ttl
-  ) then cast(pg_notify('akadze', left(a.queue, 1000)) as text) end as woken
+  ) then cast(pg_notify('akadze', a.queue) as text) end as woken
 from slot s
 left join added a on true
 

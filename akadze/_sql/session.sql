@@ -14,6 +14,10 @@ select set_config('jit', 'off', cast(:local as boolean)),
 -- A role or database may default to another isolation; skip locked needs read committed.
 select set_config('default_transaction_isolation', 'read committed', false)
 
+-- name: use_utf8
+-- With an encoding that lacks a character, one job whose arguments have it would stop worker after worker. Poolers know this setting.
+select set_config('client_encoding', 'UTF8', false)
+
 -- name: limit_waiting
 -- For the statement after it: a limit may be held by a caller's transaction that stays open for long.
 select set_config('lock_timeout', cast(:milliseconds as text), true)

@@ -17,6 +17,7 @@ from akadze._urls import libpq_url, sqlalchemy_url
 _BACKEND_PID = statement("session", "backend_pid")
 _ISOLATE_SESSION = statement("session", "isolate_session")
 _TUNE_SESSION = statement("session", "tune_session")
+_USE_UTF8 = statement("session", "use_utf8")
 
 Raw = psycopg.AsyncConnection[Any]
 
@@ -29,6 +30,8 @@ async def open_held(engine: AsyncEngine) -> AsyncConnection:
     connection = await _beside_pool(engine).connect()
     try:
         connection = await connection.execution_options(isolation_level="READ COMMITTED")
+        await connection.execute(_USE_UTF8.clause)
+        await connection.commit()
         _BELOW[connection] = await connection.run_sync(_detach)
         return connection
     except BaseException:
@@ -53,7 +56,9 @@ def psycopg_engine(engine: AsyncEngine) -> AsyncEngine:
     if _is_psycopg(engine):
         return engine
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    return create_async_engine(sqlalchemy_url(url), poolclass=NullPool, connect_args={"prepare_threshold": None})
+    return create_async_engine(
+        sqlalchemy_url(url), poolclass=NullPool, connect_args={"prepare_threshold": None, "client_encoding": "utf8"}
+    )
 
 
 def _is_psycopg(engine: AsyncEngine) -> bool:
@@ -99,7 +104,10 @@ class HeldRaw:
                 return held
             await close_held(owner)
         dsn = libpq_url(url if url is not None else engine.url.render_as_string(hide_password=False))
-        held = cls(await psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None), None)
+        raw = await psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, prepare_threshold=None, client_encoding="utf8"
+        )
+        held = cls(raw, None)
         await held._prepare()
         return held
 

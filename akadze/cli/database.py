@@ -27,7 +27,7 @@ def opened(url: str, *, reading: bool = False) -> Iterator[psycopg.Connection[An
     from akadze._sync.schema import check_schema
 
     address = connectable(url)
-    with telling_errors(), psycopg.connect(address, prepare_threshold=None) as connection:
+    with telling_errors(), psycopg.connect(address, prepare_threshold=None, client_encoding="utf8") as connection:
         if reading:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
