@@ -148,9 +148,7 @@ async def _move(
                 moved += rows
         except Exception as error:
             _raise_if_broken(error)
-            logger.error(
-                "job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(error)
-            )
+            logger.error("job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(error))
     return moved
 
 
