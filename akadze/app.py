@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from threading import Lock
 from typing import Any, ParamSpec
+from weakref import WeakSet
 
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -81,6 +83,7 @@ class Akadze:
         self._database_url = database_url
         if engine is None and not callable(database_url):
             self._engine = _build_engine(database_url, self._sizing)
+        _APPS.add(self)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -109,6 +112,14 @@ class Akadze:
                     **self._sizing,
                 )
             return self._sync_engine
+
+    def _after_fork(self) -> None:
+        # The connections are the parent's: the child uses none of them, and does not end them either.
+        self._engines_lock = Lock()
+        if self._owns_engine and self._engine is not None:
+            self._engine.sync_engine.dispose(close=False)
+        if self._owns_sync_engine and self._sync_engine is not None:
+            self._sync_engine.dispose(close=False)
 
     async def aclose(self) -> None:
         """Close the engines that the app built; those that were passed in stay open."""
@@ -288,6 +299,17 @@ class Akadze:
 
 
 Akadze.__module__ = "akadze"
+
+_APPS: WeakSet[Akadze] = WeakSet()
+
+
+def _after_fork() -> None:
+    for app in list(_APPS):
+        app._after_fork()  # noqa: SLF001 - this module's own
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_runs_alone(task: Task[Any]) -> None:
