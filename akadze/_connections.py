@@ -244,7 +244,7 @@ def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readi
         return _PsycopgAsync(session)
     if is_asyncpg(session):
         return AsyncpgCaller(session)
-    raise error(_refusal(session, wanted="async"))
+    raise error(_refusal(session, wanted="async", reading=reading))
 
 
 def sync_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> SyncCaller:
@@ -267,7 +267,7 @@ def sync_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readin
         if session.vendor != "postgresql":
             raise error(_OTHER_DATABASE.format(kind=session.vendor))
         return DjangoCaller(session)
-    raise error(_refusal(session, wanted="sync"))
+    raise error(_refusal(session, wanted="sync", reading=reading))
 
 
 def is_async_session(session: Any) -> bool:
@@ -326,27 +326,40 @@ _TAKEN = {
 }
 
 
-def _refusal(given: Any, *, wanted: str) -> str:
-    kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    if isinstance(given, AsyncEngine | Engine):
-        advice = "open a connection with engine.begin() and pass that, so that the job is part of your transaction"
+def _refusal(given: Any, *, wanted: str, reading: bool = False) -> str:
+    pooled = isinstance(given, AsyncEngine | Engine) or _is_any_pool(given)
+    if pooled and reading and wanted == "sync":
+        advice = "it is an async one: await the call of the same name in akadze, or pass a blocking one"
+    elif pooled and reading:
+        advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass an async one"
     elif _is_any_pool(given):
-        advice = "take a connection from the pool and pass that, so that the job is part of your transaction"
+        advice = "take a connection from the pool and pass that, so that this is part of your transaction"
+    elif pooled:
+        advice = "open a connection with engine.begin() and pass that, so that this is part of your transaction"
     elif wanted == "sync" and is_async_session(given):
         advice = "it is an async one: await the call of the same name in akadze, or pass " + _TAKEN[wanted]
     elif wanted == "async" and is_sync_session(given):
         advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass " + _TAKEN[wanted]
     else:
         advice = "pass " + _TAKEN[wanted]
-    return f"{kind} cannot be used as a session here: {advice}"
+    return f"{_named(given)} cannot be used as a session here: {advice}"
 
 
 def refuse_session(session: Any) -> EnqueueError:
     """Return the error for an object that is a session of neither colour."""
-    kind = f"{type(session).__module__}.{type(session).__qualname__}"
     if isinstance(session, AsyncEngine | Engine) or _is_any_pool(session):
         return EnqueueError(_refusal(session, wanted="sync"))
-    return EnqueueError(f"{kind} cannot be used as a session here: pass {_TAKEN['async']}, or {_TAKEN['sync']}")
+    named = _named(session)
+    return EnqueueError(f"{named} cannot be used as a session here: pass {_TAKEN['async']}, or {_TAKEN['sync']}")
+
+
+def _named(given: Any) -> str:
+    if given is None:
+        return "None"
+    if isinstance(given, type):
+        return f"the class {given.__module__}.{given.__qualname__}"
+    kind = type(given)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _is_pool(given: Any, name: str) -> bool:
