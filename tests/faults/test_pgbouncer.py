@@ -31,7 +31,7 @@ from akadze.cli.commands import app as commands
 from tests.database import create_database, with_database
 from tests.faults.pooler import PROGRAM, SESSIONS, pooled
 from tests.worker.serving import workers
-from tests.worker.table import Table, open_table
+from tests.worker.table import Table, enqueue, open_table
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed")
 
@@ -194,6 +194,21 @@ async def test_workers_run_each_job_once_within_its_limits_and_leave_nothing_beh
     assert not [each for each in said if "out of reach" in each]
     await app.aclose()
     assert left_in_sessions(pooled_url) == [(0, [], 0, None)] * SESSIONS
+
+
+async def test_a_worker_that_listens_past_the_pooler_is_woken_at_once(
+    app: Akadze, direct_url: str, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    monkeypatch.setenv("AKADZE_LISTEN_URL", direct_url)
+    async with workers(app, table) as serve:
+        served = await serve(poll_interval=600)
+        for _ in range(2):
+            await table.until("select sleeping from akadze.workers where id = %s", served.id)
+            await table.ended(await enqueue(task))
 
 
 _LEFT = """
