@@ -75,8 +75,8 @@ def make_schedule(
 
 def _trigger(cron: str | None, every: timedelta | None, timezone: str | None) -> Cron | Every:
     if (cron is None) == (every is None):
-        given = "neither cron nor every" if cron is None else "both cron and every"
-        raise AkadzeError(f"{given} is given: pass exactly one of the two")
+        given = "neither cron nor every is given" if cron is None else "both cron and every are given"
+        raise AkadzeError(f"{given}: pass exactly one of the two")
     if cron is not None:
         return Cron(cron, timezone)
     assert every is not None

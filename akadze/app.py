@@ -14,6 +14,7 @@ from weakref import WeakSet
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from akadze._options import check_name
 from akadze._schedules import Schedule, ScheduleSpec, make_schedule, read_spec
 from akadze._urls import sqlalchemy_url
 from akadze.errors import AkadzeError, EnqueueError
@@ -204,6 +205,7 @@ class Akadze:
         next one (default: exponential with jitter, capped at 300 s). Arguments are validated by the signature. Same
         options and errors as ``register``.
         """
+        check_name("a task's name", name)  # here, for an @app.task without a name would never call what it returns
 
         def decorate(fn: Callable[P, Any]) -> Task[P]:
             return self.register(
@@ -280,7 +282,7 @@ class Akadze:
         """Attach many schedules from already-parsed specs: all of them, or none if one is wrong. Returns nothing."""
         schedules = []
         for spec in map(read_spec, specs):
-            task = self.tasks.get(spec.name)
+            task = self.tasks.get(check_name("a task's name", spec.name))
             if task is None:
                 raise AkadzeError(f"task {spec.name!r} is not registered: register it before its schedule")
             _check_runs_alone(task)
@@ -323,7 +325,7 @@ def _check_engine(engine: object, kind: type, name: str, maker: str) -> None:
     if engine is None:
         return
     if not isinstance(engine, kind):
-        raise AkadzeError(f"{name} is a {type(engine).__name__}: pass the result of SQLAlchemy's {maker}")
+        raise AkadzeError(f"{name} is of type {type(engine).__name__}: pass the result of SQLAlchemy's {maker}")
     dialect = engine.dialect.name  # type: ignore[attr-defined]  # both kinds have it
     if dialect != "postgresql":
         raise AkadzeError(f"{name} belongs to a {dialect} database: akadze keeps its jobs in PostgreSQL")

@@ -43,7 +43,7 @@ class Worker:
         notify: bool = True,
     ) -> None:
         if not isinstance(app, Akadze):
-            raise AkadzeError(f"app is a {type(app).__name__}: pass the Akadze app whose tasks are to be run")
+            raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose tasks are to be run")
         if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= 10_000:
             raise AkadzeError(f"slots is {slots!r}: it must be a whole number from 1 to 10000")
         for name, value, least in (
@@ -53,7 +53,7 @@ class Worker:
             ("shutdown_timeout", shutdown_timeout, timedelta(0)),
         ):
             if not isinstance(value, timedelta):
-                raise AkadzeError(f"{name} is a {type(value).__name__}: it must be a timedelta")
+                raise AkadzeError(f"{name} is of type {type(value).__name__}: it must be a timedelta")
             if not least <= value <= timedelta(days=365):
                 raise AkadzeError(f"{name} is {value}: it must be from {least} to 365 days")
         if heartbeat_ttl < 2 * heartbeat_interval:

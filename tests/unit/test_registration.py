@@ -67,6 +67,18 @@ def test_a_name_is_taken_once(app: Akadze) -> None:
     assert app.tasks == {"t": first}
 
 
+def test_a_decorator_without_a_name_is_refused(app: Akadze) -> None:
+    with pytest.raises(AkadzeError, match="a task's name must be a str, not a function"):
+        app.task(plain)  # as @app.task is, where @app.task("name") was meant
+    assert app.tasks == {}
+
+
+def test_a_schedule_wants_the_name_of_the_task(app: Akadze) -> None:
+    task = app.task("t")(plain)
+    with pytest.raises(AkadzeError, match="a task's name must be a str, not a Task"):
+        app.add_schedule(task, cron="0 0 * * *")
+
+
 def test_the_same_function_may_be_two_tasks(app: Akadze) -> None:
     app.register(plain, name="a", queue="one")
     app.register(plain, name="b", queue="two")

@@ -35,7 +35,7 @@ def app() -> Akadze:
     ("options", "complaint"),
     [
         ({}, "neither cron nor every is given"),
-        ({"cron": "* * * * *", "every": MINUTE}, "both cron and every is given"),
+        ({"cron": "* * * * *", "every": MINUTE}, "both cron and every are given: pass exactly one of the two"),
         ({"every": MINUTE, "timezone": "UTC"}, "timezone is given with every"),
         ({"every": MINUTE, "timezone": ""}, "timezone is given with every"),
         ({"every": timedelta(0)}, "every is 0:00:00"),
