@@ -54,7 +54,10 @@ async def clear_limit(session: AnyAsyncSession, key: str) -> None:
 
 
 async def list_limits(engine: AnyAsyncSource) -> tuple[LimitSummary, ...]:
-    """Return every limits row, ordered by key. Does not mutate state."""
+    """Return every limits row, ordered by key. Does not mutate state.
+
+    Raises AkadzeError for what cannot be read from.
+    """
     async with async_reading(engine) as caller:
         rows = await caller.rows(_LIST_LIMITS)
     return tuple(_rows.limit_summary(row) for row in rows)

@@ -11,7 +11,7 @@ from akadze._session_types import AnyAsyncSource
 async def render_metrics(engine: AnyAsyncSource) -> str:
     """Return Prometheus exposition text for jobs, lag, busy, and pauses. Reads committed rows, writes nothing.
 
-    Serve it as ``text/plain; version=0.0.4; charset=utf-8``.
+    Serve it as ``text/plain; version=0.0.4; charset=utf-8``. Raises AkadzeError for what cannot be read from.
     """
     async with async_reading(engine) as caller:
         snapshot = await read_snapshot(caller)

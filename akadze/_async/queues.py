@@ -23,7 +23,8 @@ _LIST_PAUSES = statement("queues", "list_pauses")
 async def queue_snapshot(engine: AnyAsyncSource) -> QueueSnapshot:
     """Return depth, lag of the oldest ready job, and how many jobs are running. Reads committed rows.
 
-    A job is ready when a claim could take it now; those of a paused queue are not.
+    A job is ready when a claim could take it now; those of a paused queue are not. Raises AkadzeError for what cannot
+    be read from.
     """
     async with async_reading(engine) as caller:
         return await read_snapshot(caller)
@@ -45,7 +46,7 @@ async def read_pauses(caller: AsyncCaller) -> list[str]:
 
 
 async def list_paused_queues(engine: AnyAsyncSource) -> tuple[str, ...]:
-    """Return the names of the paused queues, in order."""
+    """Return the names of the paused queues, in order. Raises AkadzeError for what cannot be read from."""
     async with async_reading(engine) as caller:
         return tuple(await read_pauses(caller))
 

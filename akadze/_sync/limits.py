@@ -55,7 +55,10 @@ def clear_limit(session: AnySyncSession, key: str) -> None:
 
 
 def list_limits(engine: AnySyncSource) -> tuple[LimitSummary, ...]:
-    """Return every limits row, ordered by key. Does not mutate state."""
+    """Return every limits row, ordered by key. Does not mutate state.
+
+    Raises AkadzeError for what cannot be read from.
+    """
     with sync_reading(engine) as caller:
         rows = caller.rows(_LIST_LIMITS)
     return tuple(_rows.limit_summary(row) for row in rows)

@@ -12,7 +12,7 @@ from akadze._sync.queues import read_pauses, read_snapshot
 def render_metrics(engine: AnySyncSource) -> str:
     """Return Prometheus exposition text for jobs, lag, busy, and pauses. Reads committed rows, writes nothing.
 
-    Serve it as ``text/plain; version=0.0.4; charset=utf-8``.
+    Serve it as ``text/plain; version=0.0.4; charset=utf-8``. Raises AkadzeError for what cannot be read from.
     """
     with sync_reading(engine) as caller:
         snapshot = read_snapshot(caller)

@@ -24,7 +24,8 @@ _LIST_PAUSES = statement("queues", "list_pauses")
 def queue_snapshot(engine: AnySyncSource) -> QueueSnapshot:
     """Return depth, lag of the oldest ready job, and how many jobs are running. Reads committed rows.
 
-    A job is ready when a claim could take it now; those of a paused queue are not.
+    A job is ready when a claim could take it now; those of a paused queue are not. Raises AkadzeError for what cannot
+    be read from.
     """
     with sync_reading(engine) as caller:
         return read_snapshot(caller)
@@ -46,7 +47,7 @@ def read_pauses(caller: SyncCaller) -> list[str]:
 
 
 def list_paused_queues(engine: AnySyncSource) -> tuple[str, ...]:
-    """Return the names of the paused queues, in order."""
+    """Return the names of the paused queues, in order. Raises AkadzeError for what cannot be read from."""
     with sync_reading(engine) as caller:
         return tuple(read_pauses(caller))
 

@@ -32,7 +32,8 @@ def migrate(database_url: str) -> None:
     """Apply pending migrations. This command does not return database state.
 
     Safe to run from many processes at once, and again: each step is applied whole or not at all. The right to create
-    schemas is needed only while the schema ``akadze`` is not there.
+    schemas is needed only while the schema ``akadze`` is not there. Raises AkadzeError for a URL that is not of
+    PostgreSQL, and the driver's own error otherwise, LockNotAvailable if a step has waited 30 s for somebody's lock.
     """
     connection = _connect(database_url)
     try:
@@ -49,7 +50,10 @@ def apply_pending(caller: SyncCaller) -> None:
 
 
 def applied_versions(database_url: str) -> list[str]:
-    """Return applied migration ids, in order; none where nothing was migrated. This query does not write."""
+    """Return applied migration ids, in order; none where nothing was migrated. This query does not write.
+
+    Raises AkadzeError for a URL that is not of PostgreSQL.
+    """
     connection = _connect(database_url)
     try:
         return read_versions(sync_caller(connection))

@@ -13,7 +13,11 @@ _LIST_WORKERS = statement("workers", "list_workers")
 
 
 def list_workers(engine: AnySyncSource) -> tuple[WorkerSummary, ...]:
-    """Return registered workers, the latest heartbeat first, then by id. Does not mutate state."""
+    """Return registered workers, the latest heartbeat first, then by id. Does not mutate state.
+
+    A worker that was lost is among them until others have taken its jobs back, and a minute longer. Raises AkadzeError
+    for what cannot be read from.
+    """
     with sync_reading(engine) as caller:
         rows = caller.rows(_LIST_WORKERS)
     return tuple(_rows.worker_summary(row) for row in rows)
