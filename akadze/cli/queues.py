@@ -20,7 +20,7 @@ QueueName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, he
 
 @app.command("list")
 def list_(as_json: AsJson = False, database_url: DatabaseUrl = "") -> None:
-    """List queues with their jobs in each state: all that have jobs or are paused."""
+    """List queues with their jobs in each state. Those without jobs are shown if they are paused."""
     from akadze import sync
 
     with opened(database_url, reading=True) as connection:

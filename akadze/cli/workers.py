@@ -8,17 +8,21 @@ from akadze.cli.database import opened
 from akadze.cli.options import AsJson, DatabaseUrl
 from akadze.cli.output import show
 
-app = typer.Typer(help="List the workers that run.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List the registered workers.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def workers() -> None:
-    """List the workers that run."""
+    """List the registered workers."""
 
 
 @app.command("list")
 def list_(as_json: AsJson = False, database_url: DatabaseUrl = "") -> None:
-    """List the registered workers: the latest heartbeat first. A line repeats queue= for each queue of the worker."""
+    """List the registered workers, the latest heartbeat first. A line repeats queue= for each queue of the worker.
+
+    One that was killed stays in the list with its last heartbeat until another worker clears it away, which takes a
+    minute or two.
+    """
     from akadze import sync
 
     with opened(database_url, reading=True) as connection:
