@@ -49,6 +49,12 @@ async def functions(bench: Bench) -> AsyncIterator[None]:
     assert await bench.rows("select queue from akadze.queue_pauses") == [("mail",)]
 
 
+@set_up("operating-left")
+async def left(bench: Bench) -> AsyncIterator[None]:
+    await add_jobs(bench)
+    yield
+
+
 @set_up("operating-sql")
 async def by_sql(bench: Bench) -> AsyncIterator[None]:
     await add_jobs(bench)
