@@ -39,7 +39,7 @@ class WorkerOptions(TypedDict, total=False):
 async def lifespan_worker(
     app: Akadze, *, on_failure: Callable[[BaseException], object] | None = None, **options: Unpack[WorkerOptions]
 ) -> AsyncIterator[Worker]:
-    """Serve a worker beside the block, on the same loop, and stop it in order at the end of the block.
+    """Serve a worker beside the block, on the same loop, and stop it cleanly at the end of the block.
 
     Open it in the lifespan of the web application. ``options`` are those of ``Worker``. Async tasks share the loop with
     the requests, so one that computes for long holds them up; plain functions run in threads. At the end it waits up to

@@ -150,7 +150,7 @@ async def _stopped(stage: Stage) -> Verdict:
     left = (await stage.row("count_working", pids=list(stage.notes.exit_codes)))["workers"]
     codes = ", ".join(map(str, stage.notes.exit_codes.values()))
     return _same(
-        "SIGTERM stops a worker in order.", "exit code 0, 0 workers left", f"exit code {codes}, {left} workers left"
+        "SIGTERM stops a worker cleanly.", "exit code 0, 0 workers left", f"exit code {codes}, {left} workers left"
     )
 
 

@@ -167,4 +167,4 @@ async def stop(stage: Stage) -> None:
     stage.screen.scene("The last worker stops")
     stage.notes.exit_codes = await stage.crew.stop()
     for pid, code in stage.notes.exit_codes.items():
-        stage.screen.say(f"SIGTERM to {pid}: it finished what it ran, left its place, and exited with {code}.")
+        stage.screen.say(f"SIGTERM to {pid}: it finished what it ran, signed off, and exited with {code}.")
