@@ -71,7 +71,9 @@ class Kept:
         lines = [line.strip() for line in self.output.partition("The database stays")[2].splitlines()]
         (export,) = (line for line in lines if line.startswith("export "))
         (self.stop,) = (line for line in lines if line.startswith("kill -INT "))
-        self.commands = [line for line in lines if line.startswith("akadze ")]
+        # Under uv, as in the README's test command, the demo names its commands with `uv run` in front.
+        commands = [line.removeprefix("uv run ") for line in lines]
+        self.commands = [command for command in commands if command.startswith("akadze ")]
         self.url = export.removeprefix("export AKADZE_DATABASE_URL=").strip("'")
         self.directory = directory_of(self.output)
 
