@@ -110,6 +110,7 @@ class Akadze:
                 self._sync_engine = create_engine(
                     sqlalchemy_url(url.set(drivername="postgresql").render_as_string(hide_password=False)),
                     connect_args=_PSYCOPG,
+                    hide_parameters=True,
                     **self._sizing,
                 )
             return self._sync_engine
@@ -334,4 +335,12 @@ def _check_engine(engine: object, kind: type, name: str, maker: str) -> None:
 def _build_engine(database_url: Any, sizing: Mapping[str, Any]) -> AsyncEngine:
     url = sqlalchemy_url(database_url)
     asyncpg = url.startswith("postgresql+asyncpg:")
-    return create_async_engine(url, connect_args={"statement_cache_size": 0} if asyncpg else _PSYCOPG, **sizing)
+    try:
+        # An error's text shows no parameters: they are arguments of jobs, and it ends up in logs.
+        return create_async_engine(
+            url, connect_args={"statement_cache_size": 0} if asyncpg else _PSYCOPG, hide_parameters=True, **sizing
+        )
+    except ModuleNotFoundError as error:
+        raise AkadzeError(
+            f"the database_url names a driver that is not installed ({error.name}): install it, or write postgresql://"
+        ) from error

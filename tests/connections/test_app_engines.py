@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from akadze import Akadze, AkadzeError, list_jobs, sync
@@ -123,3 +125,19 @@ def test_nothing_connects_before_it_is_used() -> None:
     assert isinstance(app.engine, AsyncEngine)
     assert isinstance(app.sync_engine, Engine)
     assert "s3cret" not in repr(app.engine.url)
+
+
+async def test_an_error_of_an_engine_that_the_app_made_shows_no_arguments(app: Akadze) -> None:
+    broken = text("select cast(:secret as integer), nothing from nowhere")
+    for engine in (app.engine.sync_engine, app.sync_engine):
+        assert engine.hide_parameters
+    with pytest.raises(ProgrammingError) as caught:
+        async with app.engine.begin() as connection:
+            await connection.execute(broken, {"secret": "a secret"})
+    assert "a secret" not in str(caught.value)
+
+
+def test_a_driver_that_is_not_installed_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(AkadzeError, match="install it"):
+        Akadze(database_url="postgresql+asyncpg://localhost/akadze_test")
