@@ -30,9 +30,9 @@ async def open_held(engine: AsyncEngine) -> AsyncConnection:
     connection = await _beside_pool(engine).connect()
     try:
         connection = await connection.execution_options(isolation_level="READ COMMITTED")
+        _BELOW[connection] = await connection.run_sync(_detach)
         await connection.execute(_USE_UTF8.clause)
         await connection.commit()
-        _BELOW[connection] = await connection.run_sync(_detach)
         return connection
     except BaseException:
         await close_held(connection)
