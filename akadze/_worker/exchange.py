@@ -175,7 +175,10 @@ class Exchange:
                 raise
         if not self._held_up:
             self._held_up = True
-            logger.warning("an open transaction holds a limit: jobs with limits wait until it has ended")
+            logger.warning(
+                "a limit is held for long, by an open transaction that has set it or by slow hooks of another worker: "
+                "jobs with limits wait for that"
+            )
         await self.give_up()
         self._stepping = False
         return await self._exchange(outcomes, free)
