@@ -228,7 +228,8 @@ async def test_a_run_that_lost_its_job_writes_nothing(
         pass
 
     job_id = await enqueue(task)
-    await serve()
+    # Its look for claims whose answer was lost, which would hand a made-up run back, comes no sooner than this.
+    await serve(heartbeat_interval=60, heartbeat_ttl=300)
     await table.in_state(job_id, "running")
     # A rescue and perhaps another claim, as they look from here.
     if owner == "another run":
