@@ -23,6 +23,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 pytest_plugins = ["tests.database", "tests.processes", "pytester"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the tests marked as heavy in full, not in short forms")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "heavy: takes long or much of the machine, and has a short form; see --full")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Tell whether heavy tests are to run in full."""
+    return bool(request.config.getoption("--full"))
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
