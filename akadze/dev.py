@@ -220,7 +220,8 @@ class Server:
         except FileNotFoundError:
             return False
         # Its lines: process id, data directory, start time, port, socket, address, shared memory, status.
-        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+        # A standby, where the data is of one, is ready when it takes readers.
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() in ("ready", "standby")
 
     def stop(self, mode: Literal["fast", "immediate"] | None = None) -> None:
         """Stop the server: for good, or with a mode in such a way that `start` can go on with the same data.
