@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["unstorable"]
+__all__ = ["outside_strings", "unstorable"]
 
 #: A jsonb text may have 255 MiB, but its binary form can be larger than the text.
 _MAX_BYTES = 100_000_000
@@ -30,9 +30,14 @@ def unstorable(text: bytes) -> str | None:
             return "is larger than 100 MB as JSON; keep the data elsewhere and pass a reference"
         if _LONG_NUMBER.search(text) is not None and _has_long_number(text):
             return f"holds an integer of more than {_MAX_DIGITS} digits; pass it as text"
-        if text.count(b",") >= _MAX_VALUES and _STRING.sub(b"", text).count(b",") >= _MAX_VALUES:
+        if text.count(b",") >= _MAX_VALUES and outside_strings(text).count(b",") >= _MAX_VALUES:
             return f"holds more than {_MAX_VALUES} values; keep the data elsewhere and pass a reference"
     return None
+
+
+def outside_strings(text: bytes) -> bytes:
+    """Return what is left of a JSON text without its strings."""
+    return _STRING.sub(b"", text)
 
 
 def _has_long_number(text: bytes) -> bool:

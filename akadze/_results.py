@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from cmath import isfinite
+from collections import deque
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from math import isfinite
+from enum import Enum
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema
 
-from akadze._json_text import unstorable
+from akadze._json_text import outside_strings, unstorable
 
 __all__ = ["ResultNotJson", "result_to_json"]
 
@@ -39,9 +41,10 @@ def result_to_json(value: Any) -> str | None:
             if inspect.iscoroutine(value):
                 value.close()
                 raise ResultNotJson("the task returned a coroutine; make it async def, or await it")
+            if isinstance(value, Iterator):
+                value = list(value)
             text = _ANYTHING.to_json(value, by_alias=False, warnings="none")
-            if any(token in text for token in (b"null", b"NaN", b"Infinity")) and not _is_finite(value):
-                raise ResultNotJson("the result holds NaN or an infinity, which JSON cannot hold")
+            _refuse_infinite(value, text)
     except ResultNotJson:
         raise
     except PydanticSerializationError as error:
@@ -61,19 +64,41 @@ def result_to_json(value: Any) -> str | None:
 _ANYTHING = SchemaSerializer(
     core_schema.any_schema(), core_schema.CoreConfig(ser_json_inf_nan="constants", ser_json_bytes="utf8")
 )
+_CONSTANTS = (b"NaN", b"Infinity")
 
 
-def _is_finite(value: Any) -> bool:
-    return _all_finite(_ANYTHING.to_python(value, mode="python", warnings="none"))
+def _refuse_infinite(value: Any, text: bytes) -> None:
+    suspect = any(constant in text for constant in _CONSTANTS)
+    if not suspect and b"null" not in text:
+        return
+    if suspect and any(constant in outside_strings(text) for constant in _CONSTANTS):
+        raise _infinite()
+    for part in _parts(_ANYTHING.to_python(value, mode="python", warnings="none")):
+        if isinstance(part, Decimal):
+            finite = part.is_finite()
+        elif isinstance(part, Iterator):
+            raise ResultNotJson("the result holds an iterator, in which a null may have been NaN; return a list")
+        else:
+            finite = not isinstance(part, (float, complex)) or isfinite(part)
+        if not finite:
+            raise _infinite()
 
 
-def _all_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return isfinite(value)
-    if isinstance(value, Decimal):
-        return value.is_finite()
-    if isinstance(value, Mapping):
-        return all(_all_finite(key) and _all_finite(item) for key, item in value.items())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_all_finite, value))
-    return True
+def _infinite() -> ResultNotJson:
+    return ResultNotJson("the result holds NaN or an infinity, which JSON cannot hold")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Every value inside a result, keys included; a model is a mapping here, an enum's member what it stands for."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Enum):
+            part = part.value
+        if isinstance(part, Mapping):
+            waiting += part.keys()
+            waiting += part.values()
+        elif isinstance(part, (list, tuple, set, frozenset, deque)):
+            waiting += part
+        else:
+            yield part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -55,6 +56,10 @@ class Loose(BaseModel):
     d: Any = None
 
 
+class Constant(Enum):
+    NONE = float("nan")
+
+
 class Silent(BaseModel):
     n: int
 
@@ -74,6 +79,7 @@ class Silent(BaseModel):
         (Color.RED, "red"), (date(2026, 1, 1), "2026-01-01"), (timedelta(seconds=1), "PT1S"),
         (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"), (Address(street="s"), {"street": "s", "tags": []}),
         (Point(1), {"x": 1, "label": "p", "parts": []}), ([Silent(n=1)], [{"n": 1}]), (Pair(1, "r"), [1, "r"]),
+        ((n for n in [1, None]), [1, None]), (deque([1, None]), [1, None]),
         (Loose(), {"x": None, "d": None}), ({"NaN": "Infinity"}, {"NaN": "Infinity"}),
     ],
     ids=lambda value: type(value).__name__,
@@ -112,6 +118,14 @@ class Unwritable(BaseModel):
         (Loose(x=float("nan")), "NaN"),
         (Loose(d=[float("nan")]), "NaN"),
         ([Loose(d=Decimal("sNaN"))], "NaN"),
+        (deque([float("nan")]), "NaN"),
+        ((n for n in [float("nan")]), "NaN"),
+        ({"k": (n for n in [float("nan")])}, "NaN"),
+        (complex(0, float("nan")), "NaN"),
+        (Constant.NONE, "NaN"),
+        (Loose(d=deque([float("nan")])), "NaN"),
+        (Loose(d=Constant.NONE), "NaN"),
+        (Loose(x=1.0, d=(n for n in [float("nan")])), "an iterator, in which a null may have been NaN"),
         ("secret\x00", "NUL"),
         ({"secret\x00": 1}, "NUL"),
         (Address(street="\x00"), "NUL"),
