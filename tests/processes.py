@@ -82,6 +82,9 @@ class Process:
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """Kill this process only; a supervised child of it goes on."""
         self._process.kill()
