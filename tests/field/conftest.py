@@ -10,9 +10,10 @@ import pytest
 from akadze import AkadzeError, dev
 from tests.database import create_database
 from tests.field.world import World
+from tests.schema.conftest import role
 from tests.worker.conftest import serve, table
 
-__all__ = ["serve", "table"]
+__all__ = ["role", "serve", "table"]
 
 
 @pytest.fixture

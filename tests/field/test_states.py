@@ -112,7 +112,9 @@ async def test_b113_duplicates_of_a_retrying_job_hold_up_neither_it_nor_others(
             await asyncio.sleep(0.05)
         return ids
 
-    [ids, *_] = await asyncio.gather(others(), *[press(times) for times in (13, 13, 12, 12)])
+    pressing = asyncio.gather(*[press(times) for times in (13, 13, 12, 12)])
+    ids = await others()
+    await pressing
 
     row = await table.ended(job_id, *ids)
     assert counts == {"duplicate": 50, "accepted": 0}
@@ -244,7 +246,7 @@ async def test_b119_a_long_key_works_or_is_refused_before_the_database_sees_it(
         return "".join(drawn.choices(string.ascii_letters + string.digits, k=length))
 
     plain = app.register(body, name="plain")
-    keys = {"unique_key": draw(), "limit_key": draw()}
+    keys: dict[str, Any] = {"unique_key": draw(), "limit_key": draw()}
     if length > 512:
         with pytest.raises(AkadzeError, match=f"{length} bytes"):
             app.register(body, name="queued", queue=draw())
@@ -254,7 +256,7 @@ async def test_b119_a_long_key_works_or_is_refused_before_the_database_sees_it(
             await plain.using(session=connection).enqueue()
             for name, key in keys.items():
                 with pytest.raises(EnqueueError, match=f"{length} bytes"):
-                    await plain.using(session=connection, **{name: key}).enqueue()  # type: ignore[arg-type]
+                    await plain.using(session=connection, **{name: key}).enqueue()
             with pytest.raises(AkadzeError, match=f"{length} bytes"):
                 await set_limit(connection, keys["limit_key"], 1)
             await plain.using(session=connection).enqueue()
@@ -263,9 +265,9 @@ async def test_b119_a_long_key_works_or_is_refused_before_the_database_sees_it(
     queued = app.register(body, name=draw(), queue=draw())
     async with app.engine.begin() as connection:
         await set_limit(connection, keys["limit_key"], 1)
-        await queued.using(session=connection, **keys).enqueue()  # type: ignore[arg-type]
+        await queued.using(session=connection, **keys).enqueue()
         with pytest.raises(DuplicateJob):
-            await queued.using(session=connection, **keys).enqueue()  # type: ignore[arg-type]
+            await queued.using(session=connection, **keys).enqueue()
         await queued.using(session=connection, limit_key=keys["limit_key"]).enqueue_many([{}] * 4)
     await serve(**OPTIONS, slots=5)
     await table.until("select count(*) = 5 from akadze.jobs where state = 'succeeded'")
