@@ -46,6 +46,12 @@ class BodyThreads:
         inbox.put(work)
         return future
 
+    @property
+    def busy(self) -> bool:
+        """Whether a body runs, its run ended or not."""
+        with self._lock:
+            return self._count > len(self._idle)
+
     def close(self) -> None:
         """Let the idle threads end, and each of the others when its body ends."""
         with self._lock:

@@ -95,6 +95,11 @@ class Loop:
         """Look at once: something ended, arrived, or has to stop."""
         self._wake.set()
 
+    @property
+    def blocked(self) -> bool:
+        """Whether plain functions run, also those whose runs were given up."""
+        return self._threads.busy
+
     def close(self) -> None:
         self._threads.close()
 

@@ -15,7 +15,7 @@ from akadze._sqlstates import first_line, is_transient
 from akadze._urls import without_password
 from akadze._worker.ending import end_tasks
 from akadze._worker.exchange import Exchange
-from akadze._worker.heartbeat import Heartbeat
+from akadze._worker.heartbeat import Heartbeat, LeaseLost
 from akadze._worker.loop import Loop
 from akadze._worker.outage import Outages
 from akadze._worker.slots import Slots
@@ -31,6 +31,9 @@ logger = logging.getLogger("akadze.worker")
 _TO_END: Final = 1.0
 #: Seconds that the last outcomes may take, and the last statements after them.
 _TO_WRITE: Final = 5.0
+#: The same after the end of the lease, for outcomes only where plain functions go on in threads: others may run those
+#: jobs by now, and nothing but the end of the process stops a thread.
+_IN_HASTE: Final = 1.0
 #: Of a lease, what one call of an on_transition hook may take: the exchange without it has to fit in as well.
 _HOOK_SHARE: Final = 1 / 3
 
@@ -60,6 +63,7 @@ class Serving:
         self._shutdown_timeout = shutdown_timeout.total_seconds()
         self._hurry = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._to_write = _TO_WRITE
         outages = Outages()
         self._exchange = Exchange(
             app, self.id, queues, fair=fair, hook_patience=heartbeat_ttl.total_seconds() * _HOOK_SHARE
@@ -150,13 +154,16 @@ class Serving:
         if cause is not None and not isinstance(cause, asyncio.CancelledError):
             logger.error("worker %s stops: %s", self.id, without_password(first_line(cause)))
         await self._take_back()
+        if isinstance(cause, LeaseLost) and self._loop.blocked:
+            logger.warning("worker %s: plain functions run on until the process ends", self.id)
+            self._to_write = min(_IN_HASTE, _TO_WRITE)
         self._writer.hand_back([*self._writer.stuck])
         self._loop.closing = True
         self._loop.wake()
         if cycle.done():
             # The loop itself has failed: a fresh one writes what can still be written.
             cycle = asyncio.create_task(self._loop.cycle(), name="akadze-last-cycle")
-        done, _ = await asyncio.wait([cycle], timeout=_TO_WRITE)
+        done, _ = await asyncio.wait([cycle], timeout=self._to_write)
         if not done or cycle.exception() is not None:
             lost = OutcomesLost(
                 f"worker {self.id} could not write {len(self._writer)} outcomes: its jobs are taken back when its "
@@ -168,6 +175,8 @@ class Serving:
         else:
             # A beat after this would write the row again.
             await self._end([part for part in parts if not part.done()])
+            if isinstance(cause, LeaseLost):  # the row counts for nothing now, and beating it has failed
+                self._to_write = min(_IN_HASTE, _TO_WRITE)
             await self._quietly(self._heartbeat.unregister(), cause)
         if cause is not None:
             raise cause
@@ -216,11 +225,11 @@ class Serving:
                 _let_go(run.running)
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        await end_tasks(tasks, patience=_TO_WRITE, first=_TO_END)
+        await end_tasks(tasks, patience=self._to_write, first=_TO_END)
 
     async def _quietly(self, last: Any, cause: BaseException | None = None) -> None:
         try:
-            async with asyncio.timeout(_TO_WRITE):
+            async with asyncio.timeout(self._to_write):
                 await last
         except Exception as error:
             # What stopped the worker has been told, and often this fails for the same reason.

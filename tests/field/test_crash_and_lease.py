@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import signal
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from akadze import Akadze, AkadzeError, current, dev
+from akadze._worker.exchange import Exchange
 from tests.field.world import World
+from tests.waiting import until, wait_until
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue
 
 SLOW = """
 @app.task(name="slow", max_attempts=3)
@@ -10,6 +25,8 @@ async def slow():
     with logged():
         await asyncio.sleep(60)
 """
+#: The same lease as in the cases, in less time.
+SHORT = {"heartbeat_interval": 0.2, "heartbeat_ttl": 1}
 
 
 def test_b001_jobs_of_a_worker_whose_row_is_gone_come_back(world: World) -> None:
@@ -27,3 +44,252 @@ def test_b001_jobs_of_a_worker_whose_row_is_gone_come_back(world: World) -> None
     assert world.value(
         "select bool_and(worker_id in (select id from akadze.workers)) from akadze.jobs where state = 'running'"
     )
+
+
+async def test_b003_long_jobs_of_a_healthy_worker_are_left_to_it(app: Akadze, table: Table, serve: Serve) -> None:
+    runs: list[str] = []
+
+    @app.task("long")
+    async def long() -> None:
+        runs.append("async")
+        await asyncio.sleep(3)
+
+    @app.task("blocking")
+    def blocking() -> None:
+        runs.append("sync")
+        time.sleep(3)
+
+    jobs = [await enqueue(task) for task in (long, long, blocking, blocking)]
+    first = await serve(slots=4, **SHORT)
+    for job_id in jobs:
+        assert (await table.in_state(job_id, "running"))["worker_id"] == first.id
+    await serve(slots=4, **SHORT)
+
+    await table.ended(*jobs)
+
+    assert sorted(runs) == ["async", "async", "sync", "sync"]
+    assert {(row["state"], row["run_count"], row["attempt"]) for row in await table.jobs(*jobs)} == {
+        ("succeeded", 1, 0)
+    }
+
+
+def test_b004_a_worker_that_drains_keeps_its_lease(world: World) -> None:
+    source = """
+    @app.task(name="long")
+    async def long():
+        with logged():
+            while not Path("release").exists():
+                await asyncio.sleep(0.02)
+    """
+    options = {**SHORT, "shutdown_timeout": 30}
+    first = world.worker(source, **options)
+    [job_id] = world.enqueue("long")
+    owner = world.in_state(job_id, "running")["worker_id"]
+    second = world.worker(source, **options)
+    first.terminate()
+    stopped = world.value("select now()")
+
+    # Three leases pass, in which the other one looks for lost jobs.
+    world.until("select now() - %s > interval '3 s'", stopped)
+    assert world.value("select now() - heartbeat_at < heartbeat_ttl from akadze.workers where id = %s", owner)
+    assert first.returncode is None
+    (world.directory / "release").touch()
+
+    assert first.wait() == 0
+    job = world.job(job_id)
+    assert (job["state"], job["run_count"], job["attempt"]) == ("succeeded", 1, 0)
+    assert [row["pid"] for row in world.rows("select pid from public.runs")] == [first.pid]
+    assert second.returncode is None
+
+
+def test_b006_a_late_failure_of_an_earlier_attempt_leaves_a_failed_job_alone(world: World) -> None:
+    source = """
+    import akadze.sync
+
+    @app.task(name="gated", max_attempts=2, backoff=AT_ONCE)
+    async def gated():
+        with logged():
+            while not Path("gate").exists():
+                await asyncio.sleep(0.01)
+            raise ValueError(f"run {current().job.run_count}")
+
+
+    @app.task(name="blocking", max_attempts=2, backoff=AT_ONCE)
+    def blocking():
+        with logged():
+            while not Path("gate").exists():
+                time.sleep(0.01)
+            raise ValueError(f"run {akadze.sync.current().job.run_count}")
+    """
+    first = world.worker(source, slots=2, **SHORT)
+    jobs = [*world.enqueue("gated", max_attempts=2), *world.enqueue("blocking", max_attempts=2)]
+    for job_id in jobs:
+        world.until("select count(*) = 1 from public.runs where job_id = %s", job_id)
+    os.kill(first.pid, signal.SIGSTOP)
+    second = world.worker(source, slots=2, **SHORT)
+    world.until("select count(*) = 2 from public.runs where pid = %s", second.pid)
+
+    (world.directory / "gate").touch()
+    for job_id in jobs:
+        world.in_state(job_id, "failed")
+    os.kill(first.pid, signal.SIGCONT)
+
+    assert first.wait() != 0
+    # The plain function of the first worker raised on waking; both bodies had ended before the worker did.
+    world.until("select count(*) = 2 from public.runs where pid = %s and stopped is not null", first.pid)
+    beat = world.value("select max(heartbeat_at) from akadze.workers")
+    world.until("select max(heartbeat_at) > %s + interval '1 s' from akadze.workers", beat)
+    for job_id in jobs:
+        job = world.job(job_id)
+        assert (job["state"], job["attempt"], job["run_count"]) == ("failed", 2, 2)
+        assert job["error_names"] == ["WorkerLost", "ValueError"]
+        assert job["errors"][1]["message"] == "run 2"
+    assert world.value("select count(*) from public.runs") == 4
+
+
+def test_b008_lost_jobs_behind_a_page_of_healthy_ones_come_back(world: World) -> None:
+    source = SLOW.replace("sleep(60)", "sleep(300)")
+    world.worker(source, slots=40)
+    healthy = world.enqueue("slow", 40, max_attempts=3)
+    world.until("select count(*) = 40 from akadze.jobs where state = 'running'")
+    second = world.worker(source, slots=40, **SHORT)
+    lost = world.enqueue("slow", 40, max_attempts=3)
+    world.until("select count(*) = 80 from akadze.jobs where state = 'running'")
+    second.kill()
+    third = world.worker(source, slots=40)
+
+    world.until("select count(*) = 40 from public.runs where pid = %s", third.pid)
+
+    runs = "select distinct state, run_count, attempt from akadze.jobs where id = any(%s)"
+    assert [tuple(row.values()) for row in world.rows(runs, lost)] == [("running", 2, 1)]
+    assert [tuple(row.values()) for row in world.rows(runs, healthy)] == [("running", 1, 0)]
+    assert world.value("select count(*) = 40 from public.runs where pid = %s and job_id = any(%s)", third.pid, lost)
+
+
+#: Makes each row of a rescue take its time, so that one can be met in its middle.
+_SLOW_RESCUE = """
+create function public.dawdle() returns trigger language plpgsql as $$
+begin perform pg_sleep(0.1); return new; end $$;
+create trigger dawdle before update on akadze.jobs for each row
+when (old.state = 'running' and new.state = 'queued' and new.attempt > old.attempt) execute function public.dawdle();
+"""
+
+
+@pytest.mark.parametrize("moment", ["in its middle", "after its first commit"])
+def test_b009_a_rescue_that_a_crash_of_the_database_breaks_off_is_done_again(
+    own_world: World, own_server: dev.Server, moment: str
+) -> None:
+    source = """
+    @app.task(name="once more", max_attempts=3)
+    async def once_more():
+        with logged():
+            if current().job.attempt == 0:
+                await asyncio.sleep(300)
+    """
+    world = own_world
+    first = world.worker(source, slots=20, **SHORT)
+    jobs = world.enqueue("once more", 20, max_attempts=3)
+    world.until("select count(*) = 20 from public.runs")
+    dead = world.job(jobs[0])["worker_id"]
+    first.kill()
+    if moment == "in its middle":
+        world.rows(_SLOW_RESCUE)
+        begun = "select count(*) = 1 from pg_stat_activity where wait_event = 'PgSleep'"
+    else:
+        begun = "select count(*) > 0 from akadze.jobs where state = 'queued'"
+    second = world.worker(source, slots=20, heartbeat_ttl=30)
+    world.until(begun)
+    own_server.restart("immediate")
+
+    world.until("select count(*) = 20 from akadze.jobs where state = 'succeeded'")
+
+    assert world.value("select count(*) from akadze.jobs where worker_id = %s", dead) == 0
+    assert {world.job(job_id)["attempt"] for job_id in jobs} == {1}
+    assert {row["count"] for row in world.rows("select count(*) from public.runs group by job_id")} == {2}
+    assert second.returncode is None
+
+
+async def test_b011_a_worker_whose_heartbeats_fail_stops_its_jobs_within_its_lease(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    ticks: dict[int, list[float]] = {1: [], 2: []}
+
+    @app.task("tick")
+    async def tick() -> None:
+        while True:
+            ticks[current().job.run_count].append(time.time())
+            await asyncio.sleep(0.02)
+
+    await enqueue(tick)
+    first = await serve(**SHORT)
+    await until(lambda: ticks[1])
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        await blocker.execute("lock table akadze.workers in access exclusive mode")
+        cursor = await blocker.execute("select extract(epoch from heartbeat_at) from akadze.workers")
+        (beat,) = await cursor.fetchone() or (None,)
+        assert isinstance(await first.failed(), AkadzeError)
+    await serve(**SHORT)
+    await until(lambda: ticks[2])
+
+    assert ticks[1][-1] - float(beat) < 1 + 0.2
+    assert ticks[1][-1] < ticks[2][0]
+
+
+def test_b011_a_plain_function_goes_on_for_a_moment_only_after_its_worker_has_lost_its_lease(world: World) -> None:
+    source = """
+    @app.task(name="tick")
+    def tick():
+        with Path("ticks").open("a", buffering=1) as ticks:
+            while True:
+                print(time.time(), file=ticks)
+                time.sleep(0.02)
+    """
+    worker = world.worker(source, **SHORT)
+    world.enqueue("tick")
+    wait_until((world.directory / "ticks").exists)
+    with world.connect() as blocker, blocker.transaction():
+        blocker.execute("lock table akadze.workers in access exclusive mode")
+        beat = blocker.execute("select extract(epoch from heartbeat_at) as beat from akadze.workers").fetchone()
+        assert worker.wait() == 1
+    assert beat is not None
+    # Nothing stops a thread but the end of its process, and that does not wait for a database that hangs.
+    ticks = (world.directory / "ticks").read_text().splitlines()
+    assert float(ticks[-1]) - float(beat["beat"]) < 1 + 3.5
+
+
+async def test_b012_a_job_of_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
+    database_url: str, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        pass
+
+    claims = 0
+    exchange = Exchange.exchange
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal claims
+        claims += 1
+        return await exchange(*arguments)
+
+    monkeypatch.setattr(Exchange, "exchange", counted)
+    old, new = Akadze(database_url=database_url), Akadze(database_url=database_url)
+    old.register(body, name="a")
+    known, unknown = new.register(body, name="a"), new.register(body, name="b")
+    waiting = await enqueue(unknown)
+    jobs = [await enqueue(known) for _ in range(3)]
+    first = await serve(old, poll_interval=0.2)
+    await table.ended(*jobs)
+    before = claims
+    await asyncio.sleep(1.5)
+    assert claims - before <= 15
+    await first.stop()
+    assert {row["state"] for row in await table.jobs(*jobs)} == {"succeeded"}
+    job = await table.job(waiting)
+    assert (job["state"], job["attempt"], job["run_count"], job["errors"]) == ("queued", 0, 0, [])
+
+    await serve(new)
+    job = await table.ended(waiting)
+    assert (job["state"], job["attempt"]) == ("succeeded", 0)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    for app in (old, new):
+        await app.aclose()
