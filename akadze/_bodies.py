@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from akadze import _verdict
@@ -45,6 +45,9 @@ class Run(Protocol):
     @property
     def job(self) -> Job:
         """The job as it was claimed."""
+
+    def now(self) -> datetime:
+        """The time by the database's clock."""
 
 
 async def run_body_async(run: Run, threads: BodyThreads, taken_back: Callable[[], bool]) -> _verdict.Move | None:
@@ -238,7 +241,7 @@ def _verdict_on(run: Run, error: BaseException) -> _verdict.Move:
         max_attempts=run.max_attempts,
         snoozes=run.snoozes,
         backoff=run.task.backoff,
-        now=datetime.now(UTC),
+        now=run.now(),
         random=random.random(),  # noqa: S311 - jitter, no secret
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ class ClaimedRun:
     """The run of one claimed job. Whole rows are made into a Job only when somebody asks."""
 
     __slots__ = (
+        "_claimed_at",
         "_errors",
         "_job",
         "_meta",
@@ -98,6 +100,14 @@ class ClaimedRun:
         self.taken_back = False
         self.running: asyncio.Task[None] | None = None
         self._job: Job | None = None
+        self._claimed_at = time.monotonic()
+
+    def now(self) -> datetime:
+        """The database's time, as far as it is known here: that of the start and what has passed since.
+
+        This machine's own clock may be wrong, and an error would seem older than its run.
+        """
+        return self.started_at.astimezone(UTC) + timedelta(seconds=time.monotonic() - self._claimed_at)
 
     @property
     def job(self) -> Job:

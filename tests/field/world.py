@@ -127,7 +127,8 @@ class World:
             for _ in range(count):
                 bound.enqueue(**arguments)
         stand_in.close()
-        return [row["id"] for row in self.rows("select id from akadze.jobs where id > %s order by id", last)]
+        added = self.rows("select id from akadze.jobs where id > %s and task = %s order by id", last, task)
+        return [row["id"] for row in added]
 
     def job(self, job_id: int) -> dict[str, Any]:
         """Return the row, with the names of its errors beside it."""
