@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from akadze import _verdict
 from akadze._arguments import result_to_json
 from akadze._failure import name_of, place_of
+from akadze._log import get_logger
 from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
@@ -27,7 +28,7 @@ from akadze.hooks import async_call_hook, async_call_within, sync_call_within
 from akadze.job import Job
 from akadze.task import Task
 
-logger = logging.getLogger("akadze.job")
+logger = get_logger("akadze.job")
 
 
 class Run(Protocol):
@@ -247,25 +248,22 @@ def _verdict_on(run: Run, error: BaseException) -> _verdict.Move:
 
 
 def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:
-    try:
-        if move.warning is not None:
-            logger.warning("job %s: %s", run.id, move.warning)
-        if move.attempt is not None:
-            level = logging.ERROR if move.state == FAILED else logging.WARNING
-            if logger.isEnabledFor(level):
-                logger.log(
-                    level,
-                    "job %s of task %s: attempt %s of %s ended with %s, now %s\n%s",
-                    run.id,
-                    run.task.name,
-                    move.attempt,
-                    run.max_attempts,
-                    name_of(error),
-                    move.state,
-                    place_of(error),
-                )
-    except Exception:  # noqa: S110 - what becomes of the job does not depend on the application's log handlers
-        pass
+    if move.warning is not None:
+        logger.warning("job %s: %s", run.id, move.warning)
+    if move.attempt is not None:
+        level = logging.ERROR if move.state == FAILED else logging.WARNING
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "job %s of task %s: attempt %s of %s ended with %s, now %s\n%s",
+                run.id,
+                run.task.name,
+                move.attempt,
+                run.max_attempts,
+                name_of(error),
+                move.state,
+                place_of(error),
+            )
 
 
 def _timed_out(timeout: timedelta) -> TimeoutError:
@@ -273,9 +271,6 @@ def _timed_out(timeout: timedelta) -> TimeoutError:
 
 
 def _warn_of_late_error(run: Run, error: BaseException) -> None:
-    try:
-        logger.warning(
-            "job %s of task %s: %s after complete_tx had finished the job", run.id, run.task.name, name_of(error)
-        )
-    except Exception:  # noqa: S110 - as above
-        pass
+    logger.warning(
+        "job %s of task %s: %s after complete_tx had finished the job", run.id, run.task.name, name_of(error)
+    )

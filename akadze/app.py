@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -14,6 +13,7 @@ from weakref import WeakSet
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from akadze._log import get_logger
 from akadze._options import check_name
 from akadze._schedules import Schedule, ScheduleSpec, make_schedule, read_spec
 from akadze._urls import sqlalchemy_url
@@ -24,7 +24,7 @@ from akadze.task import Task
 
 __all__ = ["Akadze"]
 
-logger = logging.getLogger("akadze.app")
+logger = get_logger("akadze.app")
 
 P = ParamSpec("P")
 

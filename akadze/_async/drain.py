@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from akadze._async.transitions import cancel_doomed, finish, watch_claims
 from akadze._bodies import drain_body_async, drain_pause_async
 from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
+from akadze._log import get_logger
 from akadze._options import check_number
 from akadze._session_types import AnyAsyncSession
 from akadze._statement import statement
@@ -21,7 +21,7 @@ from akadze.app import Akadze
 from akadze.errors import AkadzeError
 from akadze.hooks import refuse_async
 
-logger = logging.getLogger("akadze.testing")
+logger = get_logger("akadze.testing")
 
 _LOCK_LIMITS = statement("drain", "lock_limits")
 _CLAIM_READY = statement("drain", "claim_ready")

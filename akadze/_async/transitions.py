@@ -6,7 +6,6 @@ that a hook that raises rolls back its own job's move and no other.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -14,12 +13,13 @@ from uuid import UUID
 
 from akadze import _rows
 from akadze._connections import AsyncCaller
+from akadze._log import get_logger
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
 from akadze.hooks import async_call_watcher, told
 
-logger = logging.getLogger("akadze.job")
+logger = get_logger("akadze.job")
 
 _READ_JOBS = statement("jobs", "read_jobs")
 _FINISH_RUNS = statement("finish", "finish_runs")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from akadze import _rows
 from akadze._bodies import drain_body_sync, drain_pause_sync
 from akadze._claimed import ClaimedRun
 from akadze._connections import SyncCaller, sync_caller
+from akadze._log import get_logger
 from akadze._options import check_number
 from akadze._session_types import AnySyncSession
 from akadze._statement import statement
@@ -22,7 +22,7 @@ from akadze.app import Akadze
 from akadze.errors import AkadzeError
 from akadze.hooks import refuse_async
 
-logger = logging.getLogger("akadze.testing")
+logger = get_logger("akadze.testing")
 
 _LOCK_LIMITS = statement("drain", "lock_limits")
 _CLAIM_READY = statement("drain", "claim_ready")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from akadze import _rows
 from akadze._async.transitions import finish, watch_claims
 from akadze._claimed import ID, NUMBER, PRIORITY, QUEUE, RUN_AT, ClaimedRow, ClaimedRun
 from akadze._connections import async_caller
+from akadze._log import get_logger
 from akadze._sqlstates import LOCK_NOT_AVAILABLE, is_connection_lost, sqlstate
 from akadze._statement import statement
 from akadze._states import QUEUED, RUNNING
@@ -42,7 +42,7 @@ _TUNE_SESSION = statement("session", "tune_session")
 _LIMIT_WAITING = statement("session", "limit_waiting")
 _RESET_WAITING = statement("session", "reset_waiting")
 
-logger = logging.getLogger("akadze.job")
+logger = get_logger("akadze.job")
 
 #: An outcome: id, run number, JSON object for finish_runs.
 Outcome = tuple[int, int, str]

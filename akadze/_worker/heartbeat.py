@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -12,6 +11,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from akadze._log import get_logger
 from akadze._sqlstates import is_transient
 from akadze._statement import statement
 from akadze._worker.connect import HeldRaw
@@ -20,7 +20,7 @@ from akadze._worker.outage import Outage, Outages
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 _INSERT_WORKER = statement("workers", "insert_worker")
 _BEAT = statement("workers", "beat")

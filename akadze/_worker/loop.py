@@ -7,7 +7,6 @@ Batches form by themselves while the exchange before is under way, and an idle w
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from uuid import UUID
 from akadze import _verdict
 from akadze._bodies import judged, run_body_async
 from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
+from akadze._log import get_logger
 from akadze._results import ResultNotJson
 from akadze._sqlstates import is_data_error, is_transient
 from akadze._threads import BodyThreads
@@ -30,7 +30,7 @@ from akadze._worker.writer import MOST, Writer
 from akadze.app import Akadze
 from akadze.context import RUN
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 _SURVEY_EVERY: Final = 1.0  # seconds
 #: Seconds after a survey within which a wake-up that brought nothing asks for no other.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from typing import Final
 
 from akadze._failure import name_of
+from akadze._log import get_logger
 from akadze._sqlstates import first_line
 from akadze._urls import without_password
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 _FIRST: Final = 0.05  # seconds
 _LONGEST: Final = 1.0  # seconds: a database that is back is noticed within this

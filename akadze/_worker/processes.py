@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -13,7 +12,9 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Final
 
-logger = logging.getLogger("akadze.worker")
+from akadze._log import get_logger
+
+logger = get_logger("akadze.worker")
 
 #: Names the end of a pipe that a child reads: when it closes, the supervisor is gone, and the child stops.
 _LIFELINE: Final = "AKADZE_LIFELINE"

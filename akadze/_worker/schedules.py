@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from akadze import _rows
 from akadze._connections import async_caller
+from akadze._log import get_logger
 from akadze._schedules import Schedule, due, next_due
 from akadze._statement import statement
 from akadze.hooks import async_call_watcher, told
@@ -20,7 +20,7 @@ from akadze.hooks import async_call_watcher, told
 if TYPE_CHECKING:
     from akadze.app import Akadze
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 _READ_CLOCK = statement("schedules", "read_clock")
 _LOCK_TASK = statement("schedules", "lock_task")

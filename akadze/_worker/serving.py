@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -11,6 +10,7 @@ from uuid import UUID, uuid4
 
 from akadze._async.schema import check_schema
 from akadze._connections import async_caller
+from akadze._log import get_logger
 from akadze._sqlstates import first_line, is_transient
 from akadze._urls import without_password
 from akadze._worker.ending import end_tasks
@@ -25,7 +25,7 @@ from akadze._worker.writer import Writer
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 #: Seconds that bodies have to end after they were cancelled.
 _TO_END: Final = 1.0

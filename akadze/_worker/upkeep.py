@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from akadze._async.transitions import cancel_doomed, rescue
 from akadze._connections import async_caller
+from akadze._log import get_logger
 from akadze._sqlstates import is_transient
 from akadze._worker.cleanup import Cleanup
 from akadze._worker.connect import close_held, open_held
@@ -18,7 +18,7 @@ from akadze._worker.outage import Outage, Outages
 from akadze._worker.schedules import Schedules
 from akadze.app import Akadze
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 #: Seconds that one transaction may take. One that takes longer waits for a connection that has died in silence.
 _PATIENCE = 60.0

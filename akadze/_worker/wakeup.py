@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+from akadze._log import get_logger
 from akadze._sqlstates import is_transient
 from akadze._statement import statement
 from akadze._worker.connect import HeldRaw, listen_url
 from akadze._worker.outage import Outage, Outages
 from akadze.app import Akadze
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 _LISTEN = statement("session", "listen")
 _NOTIFY = statement("session", "notify")

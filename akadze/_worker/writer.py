@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Sequence
 
 from akadze._claimed import ClaimedRun
+from akadze._log import get_logger
 from akadze._verdict import HAND_BACK, Move
 from akadze._worker.exchange import Outcome
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 #: In one exchange; what is beyond goes with the next.
 MOST = 1000

@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from akadze._log import get_logger
 from akadze.cli.output import print_error, silence
 from akadze.cli.signals import ignore_signals, watch_signals
 
 if TYPE_CHECKING:
     from akadze.worker import Worker
 
-logger = logging.getLogger("akadze.cli")
+logger = get_logger("akadze.cli")
 
 #: Seconds that closing the app's engines may take.
 _TO_CLOSE: Final = 2.0

@@ -6,7 +6,6 @@ Enqueue needs nothing from here: pass the session of the request to ``Task.using
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -14,12 +13,13 @@ from typing import TypedDict, Unpack
 
 from akadze._async.schema import check_schema
 from akadze._connections import async_reading
+from akadze._log import get_logger
 from akadze.app import Akadze
 from akadze.worker import Worker
 
 __all__ = ["WorkerOptions", "lifespan_worker"]
 
-logger = logging.getLogger("akadze.worker")
+logger = get_logger("akadze.worker")
 
 
 class WorkerOptions(TypedDict, total=False):
