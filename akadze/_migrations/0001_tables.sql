@@ -2,7 +2,7 @@
 -- Keys are compared byte-wise (collate "C"): faster, and no unique index depends on the system's locale files.
 
 create table akadze.jobs (
-  id bigint generated always as identity primary key,
+  id bigint generated always as identity,
   run_at timestamptz not null default now(),
   created_at timestamptz not null default now(),
   run_count integer not null default 0,
@@ -26,6 +26,9 @@ create table akadze.jobs (
   cancel_requested_at timestamptz,
   result jsonb,
   expired boolean not null default false,
+  -- Queue and state ride along, so that counting all jobs reads this index alone, however wide the rows are (count_jobs). Each
+  -- version of a row has an entry here anyway: that costs 80 bytes of WAL per job, where one more index would cost entries.
+  primary key (id) include (queue, state),
   -- What Python cannot read or the statements cannot work with would stop worker after worker, so no row holds it. The years are
   -- those that enqueue takes; "never" is null.
   check (run_at between '0002-01-01 00:00:00+00' and '9998-12-31 23:59:59.999999+00'),

@@ -1,7 +1,9 @@
 -- Queues: counts and pauses.
 
 -- name: count_jobs
--- Reads only. One pass over the table (105 to 150 ms for a million jobs; an index would cost two entries per job).
+-- Reads only. One pass over the primary key, which holds queue and state: with a million finished jobs 150 to 200 ms and 5,000
+-- pages, where the table has 32,000, or 167,000 if arguments and results have 0.5 KB each (there a pass over it took 600 ms on
+-- the same machine). Pages that vacuum has not yet seen are looked up in the table.
 select j.queue, j.state, count(*) as jobs
 from akadze.jobs j
 group by j.queue, j.state
