@@ -167,13 +167,13 @@ def _streams(connection: Connection) -> bool:
 _ADAPTERS = AdaptersMap(psycopg.adapters)
 
 
-class _AsyncCursor(psycopg.AsyncCursor[dict[str, Any]]):
+class _AsyncCursor(psycopg.AsyncRawCursor[dict[str, Any]]):
     @property
     def adapters(self) -> AdaptersMap:
         return _ADAPTERS
 
 
-class _Cursor(psycopg.Cursor[dict[str, Any]]):
+class _Cursor(psycopg.RawCursor[dict[str, Any]]):
     @property
     def adapters(self) -> AdaptersMap:
         return _ADAPTERS
@@ -186,7 +186,7 @@ class _PsycopgAsync:
     async def rows(self, statement: Statement, **parameters: Any) -> Rows:
         # A cursor of our own: the caller's may be of another class, or give rows of another shape.
         async with _AsyncCursor(self.connection, row_factory=dict_row) as cursor:
-            await cursor.execute(statement.pyformat, parameters)
+            await cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
             # In a pipeline the cursor does not know yet whether rows will come.
             return await cursor.fetchall() if statement.returns_rows else []
 
@@ -208,7 +208,7 @@ class _PsycopgSync:
 
     def rows(self, statement: Statement, **parameters: Any) -> Rows:
         with _Cursor(self.connection, row_factory=dict_row) as cursor:
-            cursor.execute(statement.pyformat, parameters)
+            cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
             # In a pipeline the cursor does not know yet whether rows will come.
             return cursor.fetchall() if statement.returns_rows else []
 

@@ -223,7 +223,7 @@ def _text(what: str, value: object, error: type[AkadzeError]) -> str:
 
 def _plain(text: str) -> str:
     """The content as an exact str: drivers write a member of a str enum by its name."""
-    return str.__str__(text)
+    return text if type(text) is str else str.__str__(text)
 
 
 def _integer(what: str, value: object, low: int, high: int, error: type[AkadzeError]) -> int:

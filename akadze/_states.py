@@ -5,7 +5,7 @@
 ============ ======================= ===============================================
 file         statement               move
 ============ ======================= ===============================================
-enqueue.sql  insert_job, insert_jobs to queued; a dead holder's queued to cancelled
+enqueue.sql  insert_job, insert_unique_job, insert_jobs to queued; a dead holder's queued to cancelled
 schedules.sql fire_slot              to queued
 claim.sql    claim_plain, take_chosen queued to running
 drain.sql    claim_ready             queued to running

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 _INSERT_JOB = statement("enqueue", "insert_job")
+_INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
 _READ_JOBS = statement("jobs", "read_jobs")
 
@@ -93,7 +94,7 @@ class BoundTask(Generic[P]):
             async with caller.savepoint():
                 row = await self._insert(caller, text)
                 job_id = row["id"]
-                if row["ended_id"] is not None:
+                if on_transition and row["ended_id"] is not None:
                     await tell(caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
                 if job_id is not None:
                     await _announce(caller, on_enqueue, [job_id])
@@ -141,7 +142,7 @@ class BoundTask(Generic[P]):
     async def _insert(self, caller: AsyncCaller, text: str) -> dict[str, Any]:
         new = self._new
         rows = await caller.rows(
-            _INSERT_JOB,
+            _INSERT_JOB if new.unique_key is None else _INSERT_UNIQUE_JOB,
             task=new.task,
             queue=new.queue,
             priority=new.priority,
@@ -149,10 +150,10 @@ class BoundTask(Generic[P]):
             delay=new.delay,
             run_at=new.run_at,
             expires_at=new.expires_at,
-            unique_key=new.unique_key,
             limit_key=new.limit_key,
             meta=new.meta,
             args=text,
+            **({} if new.unique_key is None else {"unique_key": new.unique_key}),
         )
         return rows[0]
 

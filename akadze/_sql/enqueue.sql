@@ -2,17 +2,31 @@
 -- JSON is cast twice: a caller's connection may have an encoder of its own for jsonb, and this is text already.
 
 -- name: insert_job
--- One job. Always one row back: id is null when unique_key is taken; that is no error, so the caller's transaction stays usable.
+-- One job without a unique_key, so nothing can stand against it.
+-- woken: one notification, only when a worker of the queue sleeps and the job is due; unconditional it halves what eight connections
+-- can enqueue, since notifying transactions share a lock at commit.
+insert into akadze.jobs (task, queue, priority, args, meta, max_attempts, run_at, expires_at, limit_key)
+values (cast(:task as text), cast(:queue as text), cast(:priority as smallint), cast(cast(:args as text) as jsonb), cast(cast(:meta as text) as jsonb),
+  cast(:max_attempts as integer),
+  coalesce(cast(:run_at as timestamptz), now() + make_interval(secs => cast(:delay as double precision)), now()),
+  cast(:expires_at as timestamptz), cast(:limit_key as text))
+returning id,
+  case when run_at <= now() and exists (
+    select from akadze.workers w where w.sleeping and jobs.queue = any (w.queues) and w.heartbeat_at > now() - w.heartbeat_ttl
+  ) then cast(pg_notify('akadze', queue) as text) end as woken
+
+-- name: insert_unique_job
+-- One job with a unique_key. Always one row back: id is null when the key is taken; that is no error, so the caller's transaction
+-- stays usable.
 -- ended: a queued holder of the key that is dead (expired or asked to cancel) is cancelled here and its key taken in the same
 -- statement: the insert's conflict check sees the rows as they are, the changes of this statement included, if the update ran
 -- before. A CTE promises no order, so the insert reads from ended: it cannot start before that is complete.
 -- A live holder is not touched. Two enqueues of one key: the second waits for the first's transaction, as a unique key means.
--- woken: one notification, only when a worker of the queue sleeps and the job is due; unconditional it halves what eight connections
--- can enqueue, since notifying transactions share a lock at commit.
+-- woken: as in insert_job.
 with ended as (
   update akadze.jobs h
   set state = 'cancelled', finished_at = now(), expired = h.cancel_requested_at is null
-  where h.unique_key = cast(:unique_key as text) and h.unique_key is not null and h.state = 'queued'
+  where h.unique_key = cast(:unique_key as text) and h.state = 'queued'
     and least(h.expires_at, h.cancel_requested_at) <= statement_timestamp()
   returning h.id
 ), added as (

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 _INSERT_JOB = statement("enqueue", "insert_job")
+_INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
 _READ_JOBS = statement("jobs", "read_jobs")
 
@@ -91,7 +92,7 @@ class BoundTask(Generic[P]):
             with caller.savepoint():
                 row = self._insert(caller, text)
                 job_id = row["id"]
-                if row["ended_id"] is not None:
+                if on_transition and row["ended_id"] is not None:
                     tell(caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
                 if job_id is not None:
                     _announce(caller, on_enqueue, [job_id])
@@ -136,7 +137,7 @@ class BoundTask(Generic[P]):
     def _insert(self, caller: SyncCaller, text: str) -> dict[str, Any]:
         new = self._new
         rows = caller.rows(
-            _INSERT_JOB,
+            _INSERT_JOB if new.unique_key is None else _INSERT_UNIQUE_JOB,
             task=new.task,
             queue=new.queue,
             priority=new.priority,
@@ -144,10 +145,10 @@ class BoundTask(Generic[P]):
             delay=new.delay,
             run_at=new.run_at,
             expires_at=new.expires_at,
-            unique_key=new.unique_key,
             limit_key=new.limit_key,
             meta=new.meta,
             args=text,
+            **({} if new.unique_key is None else {"unique_key": new.unique_key}),
         )
         return rows[0]
 
