@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from akadze._options import NewJob
+from akadze._states import QUEUED
 from akadze.job import Job
 from akadze.summaries import JobSummary, LimitSummary, WorkerSummary
 
@@ -51,6 +53,33 @@ def job(row: Row) -> Job:
         expires_at=instant(row["expires_at"]),
         expired=row["expired"],
         meta=json.loads(row["meta"]),
+    )
+
+
+def enqueued(new: NewJob, job_id: int, args: str) -> Job:
+    """Make the Job of a row that was just inserted with these options and arguments.
+
+    It is known without a look at the table, so who enqueues needs no right to read what others have enqueued.
+    """
+    return Job(
+        id=job_id,
+        task=new.task,
+        queue=new.queue,
+        priority=new.priority,
+        state=QUEUED,
+        args=json.loads(args),
+        run_count=0,
+        attempt=0,
+        max_attempts=new.max_attempts,
+        snoozes=0,
+        unique_key=new.unique_key,
+        limit_key=new.limit_key,
+        worker_id=None,
+        errors=[],
+        result=None,
+        cancel_requested_at=None,
+        expires_at=new.expires_at,
+        meta=json.loads(new.meta),
     )
 
 

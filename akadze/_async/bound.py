@@ -15,6 +15,7 @@ from akadze._statement import statement
 from akadze._states import CANCELLED, QUEUED
 from akadze.errors import DuplicateJob, EnqueueError
 from akadze.hooks import async_call_hook, refuse_async
+from akadze.job import Job
 
 if TYPE_CHECKING:
     from akadze.task import Task
@@ -24,7 +25,6 @@ P = ParamSpec("P")
 _INSERT_JOB = statement("enqueue", "insert_job")
 _INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
-_READ_JOBS = statement("jobs", "read_jobs")
 
 # One jsonb value holds 255 MiB at the most; its binary form can be larger than the text.
 _MOST_BYTES = 100_000_000
@@ -96,8 +96,8 @@ class BoundTask(Generic[P]):
                 job_id = row["id"]
                 if on_transition and row["ended_id"] is not None:
                     await tell(caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
-                if job_id is not None:
-                    await _announce(caller, on_enqueue, [job_id])
+                if on_enqueue and job_id is not None:
+                    await _announce(caller, on_enqueue, _rows.enqueued(self._new, job_id, text))
         if job_id is None:
             raise DuplicateJob(
                 f"task {self._task.name!r} was not enqueued: a queued or running job already holds this unique_key"
@@ -127,7 +127,8 @@ class BoundTask(Generic[P]):
             await self._insert_many(caller, text, ids=False)
         else:
             async with caller.savepoint():
-                await _announce(caller, on_enqueue, await self._insert_many(caller, text, ids=True))
+                for job_id, one in zip(await self._insert_many(caller, text, ids=True), texts, strict=True):
+                    await _announce(caller, on_enqueue, _rows.enqueued(self._new, job_id, one))
 
     def _item(self, number: int, item: Mapping[str, Any]) -> str:
         if not isinstance(item, Mapping):
@@ -176,13 +177,9 @@ class BoundTask(Generic[P]):
         return rows[0]["ids"] or []
 
 
-async def _announce(caller: AsyncCaller, hooks: list[Any], ids: list[int]) -> None:
-    if not hooks:
-        return
-    for row in await caller.rows(_READ_JOBS, ids=ids):
-        job = _rows.job(row)
-        for hook in hooks:
-            await async_call_hook(hook, caller.connection, job)
+async def _announce(caller: AsyncCaller, hooks: list[Any], job: Job) -> None:
+    for hook in hooks:
+        await async_call_hook(hook, caller.connection, job)
 
 
 def _checked_size(text: str) -> str:

@@ -16,6 +16,7 @@ from akadze._states import CANCELLED, QUEUED
 from akadze._sync.transitions import tell
 from akadze.errors import DuplicateJob, EnqueueError
 from akadze.hooks import refuse_async, sync_call_hook
+from akadze.job import Job
 
 if TYPE_CHECKING:
     from akadze.task import Task
@@ -25,7 +26,6 @@ P = ParamSpec("P")
 _INSERT_JOB = statement("enqueue", "insert_job")
 _INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
-_READ_JOBS = statement("jobs", "read_jobs")
 
 # One jsonb value holds 255 MiB at the most; its binary form can be larger than the text.
 _MOST_BYTES = 100_000_000
@@ -94,8 +94,8 @@ class BoundTask(Generic[P]):
                 job_id = row["id"]
                 if on_transition and row["ended_id"] is not None:
                     tell(caller, on_transition, [row["ended_id"]], QUEUED, CANCELLED)
-                if job_id is not None:
-                    _announce(caller, on_enqueue, [job_id])
+                if on_enqueue and job_id is not None:
+                    _announce(caller, on_enqueue, _rows.enqueued(self._new, job_id, text))
         if job_id is None:
             raise DuplicateJob(
                 f"task {self._task.name!r} was not enqueued: a queued or running job already holds this unique_key"
@@ -122,7 +122,8 @@ class BoundTask(Generic[P]):
             self._insert_many(caller, text, ids=False)
         else:
             with caller.savepoint():
-                _announce(caller, on_enqueue, self._insert_many(caller, text, ids=True))
+                for job_id, one in zip(self._insert_many(caller, text, ids=True), texts, strict=True):
+                    _announce(caller, on_enqueue, _rows.enqueued(self._new, job_id, one))
 
     def _item(self, number: int, item: Mapping[str, Any]) -> str:
         if not isinstance(item, Mapping):
@@ -171,13 +172,9 @@ class BoundTask(Generic[P]):
         return rows[0]["ids"] or []
 
 
-def _announce(caller: SyncCaller, hooks: list[Any], ids: list[int]) -> None:
-    if not hooks:
-        return
-    for row in caller.rows(_READ_JOBS, ids=ids):
-        job = _rows.job(row)
-        for hook in hooks:
-            sync_call_hook(hook, caller.connection, job)
+def _announce(caller: SyncCaller, hooks: list[Any], job: Job) -> None:
+    for hook in hooks:
+        sync_call_hook(hook, caller.connection, job)
 
 
 def _checked_size(text: str) -> str:

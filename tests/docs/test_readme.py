@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from akadze import Akadze
-from tests.docs import framework_setups, operating_setups, pages_setups, readme_setups  # noqa: F401 - they register set-ups
+from tests.docs import framework_setups, operating_setups, pages_setups, readme_setups, security_setups  # noqa: F401 - they register set-ups
 from tests.docs.bench import Bench
 from tests.docs.markdown import ROOT, Block, blocks, parse
 from tests.docs.setups import SET_UPS

@@ -20,9 +20,11 @@ from akadze.sync.metrics import render_metrics
 from tests.database import create_database
 from tests.field.world import World
 from tests.processes import Process, Starter
-from tests.schema.conftest import Role
+from tests.schema.conftest import Role, of_this_process
 from tests.schema.test_migrate_at_once import Processes
 from tests.waiting import wait_until
+
+APP, RUN, READ = (of_this_process(f"akadze_test_{name}") for name in ("app", "run", "read"))
 
 WORKER = """
 from datetime import timedelta
@@ -95,14 +97,14 @@ def test_b121_commands_that_migrate_at_once_all_succeed(
 def test_b122_a_role_without_superuser_installs_and_uses_everything(
     empty_database_url: str, role: Role, start_worker: Starter, world_of: Callable[[str], World]
 ) -> None:
-    url = role("akadze_test_app", empty_database_url)
+    url = role(APP, empty_database_url)
     [(name,)] = run(empty_database_url, "select quote_ident(current_database())")
     extensions = run(empty_database_url, "select extname, extversion from pg_extension")
     run(
         empty_database_url,
         # The run log of the bodies is no part of what the case is about.
-        "grant create, usage on schema public to akadze_test_app",
-        f"grant connect, create on database {name} to akadze_test_app",
+        f"grant create, usage on schema public to {APP}",
+        f"grant connect, create on database {name} to {APP}",
     )
     migrated = command(start_worker, url, "migrate")
     assert migrated.wait() == 0, migrated.stderr
@@ -117,7 +119,7 @@ def test_b122_a_role_without_superuser_installs_and_uses_everything(
     ]
     assert [(process.wait(60), process.stderr) for process in commands] == [(0, "")] * len(commands)
     assert run(empty_database_url, "select extname, extversion from pg_extension") == extensions
-    assert run(empty_database_url, "select rolsuper from pg_roles where rolname = 'akadze_test_app'") == [(False,)]
+    assert run(empty_database_url, f"select rolsuper from pg_roles where rolname = '{APP}'") == [(False,)]
 
 
 def grant_run(name: str) -> list[str]:
@@ -146,8 +148,8 @@ def read_everything(url: str) -> None:
 def test_b124_a_worker_needs_to_read_and_write_rows_and_readers_to_read(
     world: World, role: Role, tmp_path: Path
 ) -> None:
-    runs, reads = role("akadze_test_run", world.url), role("akadze_test_read", world.url)
-    run(world.url, *grant_run("akadze_test_run"), *grant_read("akadze_test_read"))
+    runs, reads = role(RUN, world.url), role(READ, world.url)
+    run(world.url, *grant_run(RUN), *grant_read(READ))
     app = Akadze(database_url=runs)
 
     def note() -> None: ...
@@ -161,7 +163,7 @@ def test_b124_a_worker_needs_to_read_and_write_rows_and_readers_to_read(
     world.worker(WORKER, environment={"AKADZE_DATABASE_URL": runs})
     world.until("select count(*) = 3 from akadze.jobs where state = 'succeeded' and task in ('note', 'complete')")
     world.until("select count(*) > 0 from akadze.jobs where task = 'tick' and state = 'succeeded'")
-    assert world.value("select count(*) > 1 from pg_stat_activity where usename = 'akadze_test_run'")
+    assert world.value(f"select count(*) > 1 from pg_stat_activity where usename = '{RUN}'")
     read_everything(reads)
 
 
@@ -170,15 +172,15 @@ def test_b124_readers_read_on_a_hot_standby(own_server: dev.Server) -> None:
     sync.migrate(url)
     run(
         url,
-        "create role akadze_test_read login password 'test'",
-        *grant_read("akadze_test_read"),
+        f"create role {READ} login password 'test'",
+        *grant_read(READ),
         "insert into akadze.jobs (task, meta) values ('note', '{\"a\": 1}')",
         "insert into akadze.limits (key, max_running) values ('k', 1)",
     )
     own_server.stop("fast")
     (own_server.directory / "data" / "standby.signal").touch()
     own_server.start()
-    reads = make_url(url).set(username="akadze_test_read", password="test").render_as_string(hide_password=False)
+    reads = make_url(url).set(username=READ, password="test").render_as_string(hide_password=False)
     assert run(url, "select pg_is_in_recovery()") == [(True,)]
     read_everything(reads)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -10,6 +11,11 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 Role = Callable[[str, str], str]
+
+
+def of_this_process(name: str) -> str:
+    """Return the name that a role has here: roles belong to the server, where other processes run tests as well."""
+    return f"{name}_{os.environ.get('PYTEST_XDIST_WORKER', 'here')}"
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ import pytest
 from akadze import Akadze, sync
 from akadze.sync.metrics import render_metrics
 from akadze.sync.testing import drain
-from tests.schema.conftest import Role
+from tests.schema.conftest import Role, of_this_process
+
+APP, RUN, READ = (of_this_process(f"akadze_test_{name}") for name in ("app", "run", "read"))
 
 
 def run(url: str, *statements: str) -> list[Any]:
@@ -62,22 +64,22 @@ def read_everything(url: str) -> None:
 
 
 def test_a_role_that_may_create_in_the_database_needs_no_superuser(empty_database_url: str, role: Role) -> None:
-    url = role("akadze_test_app", empty_database_url)
+    url = role(APP, empty_database_url)
     [(name,)] = run(empty_database_url, "select quote_ident(current_database())")
-    run(empty_database_url, f"grant connect, create on database {name} to akadze_test_app")
+    run(empty_database_url, f"grant connect, create on database {name} to {APP}")
     before = run(empty_database_url, "select extname from pg_extension")
     sync.migrate(url)
     use_everything(url)
     assert run(empty_database_url, "select extname from pg_extension") == before
     owners = run(empty_database_url, "select distinct tableowner from pg_tables where schemaname = 'akadze'")
-    assert owners == [("akadze_test_app",)]
+    assert owners == [(APP,)]
 
 
 def test_where_the_schema_is_there_no_right_to_create_schemas_is_needed(empty_database_url: str, role: Role) -> None:
-    url = role("akadze_test_app", empty_database_url)
+    url = role(APP, empty_database_url)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         sync.migrate(url)
-    run(empty_database_url, "create schema akadze authorization akadze_test_app")
+    run(empty_database_url, f"create schema akadze authorization {APP}")
     sync.migrate(url)
     sync.migrate(url)
     use_everything(url)
@@ -85,12 +87,12 @@ def test_where_the_schema_is_there_no_right_to_create_schemas_is_needed(empty_da
 
 def test_applications_and_workers_need_no_more_than_to_read_and_write_rows(empty_database_url: str, role: Role) -> None:
     sync.migrate(empty_database_url)
-    url = role("akadze_test_run", empty_database_url)
+    url = role(RUN, empty_database_url)
     run(
         empty_database_url,
-        "grant usage on schema akadze to akadze_test_run",
-        "grant select, insert, update, delete on all tables in schema akadze to akadze_test_run",
-        "grant usage on all sequences in schema akadze to akadze_test_run",
+        f"grant usage on schema akadze to {RUN}",
+        f"grant select, insert, update, delete on all tables in schema akadze to {RUN}",
+        f"grant usage on all sequences in schema akadze to {RUN}",
     )
     use_everything(url)
     sync.migrate(url)  # there is nothing to do
@@ -98,12 +100,12 @@ def test_applications_and_workers_need_no_more_than_to_read_and_write_rows(empty
 
 def test_readers_need_no_more_than_to_read(empty_database_url: str, role: Role) -> None:
     sync.migrate(empty_database_url)
-    url = role("akadze_test_read", empty_database_url)
+    url = role(READ, empty_database_url)
     run(
         empty_database_url,
-        "grant usage on schema akadze to akadze_test_read",
-        "grant select on all tables in schema akadze to akadze_test_read",
-        "alter role akadze_test_read set default_transaction_read_only = on",
+        f"grant usage on schema akadze to {READ}",
+        f"grant select on all tables in schema akadze to {READ}",
+        f"alter role {READ} set default_transaction_read_only = on",
     )
     read_everything(url)
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
