@@ -1,6 +1,7 @@
 """Run one task body to its end, both colours side by side, and say what becomes of the job.
 
-Nothing that a body does comes out of here as an exception: whatever it raises is an error of its run.
+Nothing that a body does comes out of here as an exception, save GeneratorExit: whatever it raises is an error of its
+run.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from akadze import _verdict
 from akadze._arguments import result_to_json
 from akadze._failure import name_of, place_of
 from akadze._log import get_logger
+from akadze._loops import run_through
 from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
@@ -29,6 +31,9 @@ from akadze.job import Job
 from akadze.task import Task
 
 logger = get_logger("akadze.job")
+
+#: Seconds that a body has to end after its timeout has cancelled it, before it is named.
+_TO_END: Final = 1.0
 
 
 class Run(Protocol):
@@ -54,7 +59,8 @@ class Run(Protocol):
 async def run_body_async(run: Run, threads: BodyThreads, taken_back: Callable[[], bool]) -> _verdict.Move | None:
     """Run the body with its hooks and timeout; return the move, None when complete_tx has finished the job.
 
-    ``taken_back`` tells whether a cancellation is the worker's own.
+    ``taken_back`` tells whether a cancellation is the worker's own. A GeneratorExit comes out of here, and is the
+    caller's to judge, in the coroutine that is the task's own.
     """
     try:
         if run.task.timeout is None:
@@ -62,25 +68,38 @@ async def run_body_async(run: Run, threads: BodyThreads, taken_back: Callable[[]
         else:
             result = await _timed(run, threads, run.task.timeout)
         move = _verdict.returned(result_to_json(result))
+    except GeneratorExit:
+        raise  # what is returned here would be lost: where a future raises it, Python closes each coroutine on the way
     except BaseException as error:
-        if run.completed:
-            _warn_of_late_error(run, error)
-            return None
-        if taken_back():
-            return _verdict.HAND_BACK
-        return judged(run, error)
+        return ended(run, error, taken_back)
     return None if run.completed else move
 
 
+def ended(run: Run, error: BaseException, taken_back: Callable[[], bool]) -> _verdict.Move | None:
+    """Return the move of a body that raised ``error``, None when complete_tx has finished the job."""
+    if run.completed:
+        _warn_of_late_error(run, error)
+        return None
+    if taken_back():
+        return _verdict.HAND_BACK
+    return judged(run, error)
+
+
 async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
-    scope = asyncio.timeout(timeout.total_seconds())
+    seconds = timeout.total_seconds()
+    scope = asyncio.timeout(seconds)
+    watch = asyncio.get_running_loop().call_later(seconds + _TO_END, _warn_of_overrun, run, timeout)
     try:
         async with scope:
             return await _body_async(run, threads)
     except TimeoutError:
         if scope.expired():
+            if run in threads.busy:
+                _warn_of_thread(run, timeout)
             raise _timed_out(timeout) from None
         raise
+    finally:
+        watch.cancel()
 
 
 async def _body_async(run: Run, threads: BodyThreads) -> Any:
@@ -100,9 +119,9 @@ async def _body_async(run: Run, threads: BodyThreads) -> Any:
     else:
         if around:
             job = run.job
-            result = await threads.run(lambda: sync_call_within(around, job, lambda: fn(**arguments)))
+            result = await threads.run(lambda: sync_call_within(around, job, lambda: fn(**arguments)), run)
         else:
-            result = await threads.run(lambda: fn(**arguments))
+            result = await threads.run(lambda: fn(**arguments), run)
         if isinstance(result, BodyError):
             raise result.error
     if hooks.after_run:
@@ -181,9 +200,12 @@ def _on_own_loop(body: Awaitable[Any]) -> Any:
 def _run_in_helper_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     outcome: list[Any] = []
     context = copy_context()
-    thread = threading.Thread(
-        target=lambda: outcome.append(context.run(asyncio.run, body())), name="akadze-drain", daemon=True
-    )
+
+    def run() -> None:
+        with asyncio.Runner() as runner:
+            outcome.append(run_through(runner, body()))
+
+    thread = threading.Thread(target=lambda: context.run(run), name="akadze-drain", daemon=True)
     thread.start()
     thread.join()
     return outcome[0]
@@ -194,7 +216,7 @@ async def drain_body_async(run: Any) -> _verdict.Move | None:
     threads = BodyThreads("akadze-drain")
     context = copy_context()
     context.run(RUN.set, run)
-    body = asyncio.get_running_loop().create_task(run_body_async(run, threads, lambda: False), context=context)
+    body = asyncio.get_running_loop().create_task(_drained(run, threads), context=context)
     try:
         return await asyncio.shield(body)
     except asyncio.CancelledError:
@@ -202,6 +224,13 @@ async def drain_body_async(run: Any) -> _verdict.Move | None:
         raise
     finally:
         threads.close()
+
+
+async def _drained(run: Any, threads: BodyThreads) -> _verdict.Move | None:
+    try:
+        return await run_body_async(run, threads, lambda: False)
+    except GeneratorExit as error:
+        return ended(run, error, lambda: False)
 
 
 def drain_body_sync(run: Any) -> _verdict.Move | None:
@@ -268,6 +297,26 @@ def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:
 
 def _timed_out(timeout: timedelta) -> TimeoutError:
     return TimeoutError(f"the run took longer than its timeout of {timeout}")
+
+
+def _warn_of_overrun(run: Run, timeout: timedelta) -> None:
+    logger.warning(
+        "job %s of task %s still runs %g s after its timeout of %s has cancelled it: it keeps its slot until it ends",
+        run.id,
+        run.task.name,
+        _TO_END,
+        timeout,
+    )
+
+
+def _warn_of_thread(run: Run, timeout: timedelta) -> None:
+    logger.warning(
+        "job %s of task %s is a plain function, which cannot be stopped: it goes on in its thread after its timeout "
+        "of %s",
+        run.id,
+        run.task.name,
+        timeout,
+    )
 
 
 def _warn_of_late_error(run: Run, error: BaseException) -> None:

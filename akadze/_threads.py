@@ -22,14 +22,15 @@ class BodyThreads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._idle: list[SimpleQueue[_Work | None]] = []
+        self._busy: dict[SimpleQueue[_Work | None], Any] = {}
         self._count = 0
         self._lock = threading.Lock()
         self._closed = False
 
-    def run(self, body: Callable[[], Any]) -> asyncio.Future[Any]:
+    def run(self, body: Callable[[], Any], owner: Any) -> asyncio.Future[Any]:
         """Start ``body`` in a thread, with a copy of the current context; the future has what it returns or raises.
 
-        Cancelling the future does not stop the thread.
+        Cancelling the future does not stop the thread: ``owner`` stays among ``busy`` until the body ends.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -43,14 +44,15 @@ class BodyThreads:
         if inbox is None:
             inbox = SimpleQueue()
             threading.Thread(target=self._serve, args=(inbox,), name=f"{self._name}-{number}", daemon=True).start()
+        self._busy[inbox] = owner  # the loop's thread alone adds to it
         inbox.put(work)
         return future
 
     @property
-    def busy(self) -> bool:
-        """Whether a body runs, its run ended or not."""
+    def busy(self) -> list[Any]:
+        """The owners of the bodies that have not ended, their runs ended or not."""
         with self._lock:
-            return self._count > len(self._idle)
+            return [*self._busy.values()]
 
     def close(self) -> None:
         """Let the idle threads end, and each of the others when its body ends."""
@@ -71,6 +73,7 @@ class BodyThreads:
                 error = caught
             with self._lock:
                 closed = self._closed
+                self._busy.pop(inbox, None)
                 if not closed:
                     self._idle.append(inbox)
             try:

@@ -6,12 +6,15 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+from akadze._log import get_logger
 from akadze._options import check_queue
 from akadze._worker.serving import Serving
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
 
 __all__ = ["Worker"]
+
+logger = get_logger("akadze.worker")
 
 
 class Worker:
@@ -92,6 +95,13 @@ class Worker:
             raise AkadzeError("the app has no tasks: register them (app.task, app.include) before the worker starts")
         if self._serving is not None:
             raise AkadzeError("this worker serves already: make another Worker to serve twice at once")
+        used = _queues_of(self.app)
+        unused = [queue for queue in self.queues if queue not in used]
+        if unused:
+            logger.warning(
+                "no task and no schedule of the app uses %s, which this worker serves: check the name",
+                " or ".join(f"queue {queue!r}" for queue in unused),
+            )
         self._serving = Serving(
             self.app,
             queues=self.queues,

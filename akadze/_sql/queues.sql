@@ -34,3 +34,45 @@ where exists (
 -- name: list_pauses
 -- Reads only.
 select p.queue from akadze.queue_pauses p order by p.queue
+
+-- name: find_unknown_tasks
+-- Tasks of queued jobs that are not among :tasks, with a queue of theirs. Reads only, once a minute or so, along the lanes as
+-- survey does: one probe for each task and level. Jobs with a limit key have no lanes by task: a thousand of each level are read.
+with recursive level as (
+  select q.queue collate "C" as queue, 32768 as priority
+  from unnest(cast(:queues as text[])) as q(queue)
+  union all
+  select l.queue, x.priority
+  from level l
+  cross join lateral (
+    select cast(j.priority as integer) as priority from akadze.jobs j
+    where j.state = 'queued' and j.queue = l.queue and j.priority < l.priority
+    order by j.priority desc limit 1
+  ) x
+), lane as (
+  select l.queue, l.priority, cast('' as text) collate "C" as task from level l where l.priority < 32768
+  union all
+  select n.queue, n.priority, x.task
+  from lane n
+  cross join lateral (
+    select j.task from akadze.jobs j
+    where j.state = 'queued' and j.limit_key is null and j.queue = n.queue and j.priority = n.priority and j.task > n.task
+    order by j.task limit 1
+  ) x
+), waiting as (
+  select n.queue, n.task from lane n where n.task <> ''
+  union all
+  select l.queue, x.task
+  from level l
+  cross join lateral (
+    select j.task from akadze.jobs j
+    where j.state = 'queued' and j.limit_key is not null and j.queue = l.queue and j.priority = l.priority
+    limit 1000
+  ) x
+)
+select w.task, min(w.queue) as queue
+from waiting w
+where w.task <> all (cast(:tasks as text[]))
+group by w.task
+order by w.task
+limit 100

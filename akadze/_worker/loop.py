@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from akadze import _verdict
-from akadze._bodies import judged, run_body_async
+from akadze._bodies import ended, judged, run_body_async
 from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
 from akadze._log import get_logger
 from akadze._results import ResultNotJson
@@ -96,8 +96,8 @@ class Loop:
         self._wake.set()
 
     @property
-    def blocked(self) -> bool:
-        """Whether plain functions run, also those whose runs were given up."""
+    def in_threads(self) -> list[ClaimedRun]:
+        """The runs whose plain functions go on, also those that were given up."""
         return self._threads.busy
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class Loop:
         if now >= self._next_rescue:
             lost = await self._exchange.find_lost()
             self._next_rescue = now + self._rescue_interval
-        self._upkeep.tell(lost=lost, doomed=survey.doomed)
+        self._upkeep.tell(lost=lost, doomed=survey.doomed, unknown=survey.unknown)
         return survey.due
 
     async def _look_for_lost_answers(self) -> None:
@@ -293,8 +293,10 @@ class Loop:
     async def _run(self, run: ClaimedRun) -> None:
         try:
             move = await run_body_async(run, self._threads, lambda: run.taken_back)
-        except GeneratorExit:  # it did not stop when it was cancelled, was handed back, and now the loop is gone
-            raise
+        except GeneratorExit as error:
+            if not _is_current(run.running):
+                raise  # it did not stop when it was cancelled, was handed back, and now the loop is gone
+            move = ended(run, error, lambda: run.taken_back)
         except BaseException:  # a fault of this house: the job goes back rather than be forgotten
             logger.exception("job %s: its run broke off", run.id)
             move = _verdict.HAND_BACK
@@ -304,3 +306,10 @@ class Loop:
             if move.delay is not None:
                 self._next_due = min(self._next_due, time.monotonic() + move.delay)
         self._wake.set()
+
+
+def _is_current(task: asyncio.Task[None] | None) -> bool:
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:  # no loop runs
+        return False

@@ -154,7 +154,7 @@ class Serving:
         if cause is not None and not isinstance(cause, asyncio.CancelledError):
             logger.error("worker %s stops: %s", self.id, without_password(first_line(cause)))
         await self._take_back()
-        if isinstance(cause, LeaseLost) and self._loop.blocked:
+        if isinstance(cause, LeaseLost) and self._loop.in_threads:
             logger.warning("worker %s: plain functions run on until the process ends", self.id)
             self._to_write = min(_IN_HASTE, _TO_WRITE)
         self._writer.hand_back([*self._writer.stuck])
@@ -223,6 +223,12 @@ class Serving:
                     "job %s of task %s does not stop when it is cancelled: it is left behind", run.id, run.task.name
                 )
                 _let_go(run.running)
+        for run in self._loop.in_threads:
+            logger.warning(
+                "job %s of task %s is a plain function, which cannot be stopped: it is left behind in its thread",
+                run.id,
+                run.task.name,
+            )
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         await end_tasks(tasks, patience=self._to_write, first=_TO_END)

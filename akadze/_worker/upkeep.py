@@ -1,4 +1,4 @@
-"""Upkeep: rescue, cancellations, schedules and retention, one after another on one connection."""
+"""Upkeep: rescue, cancellations, schedules, retention, unknown tasks, one after another on one connection."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from akadze._worker.cleanup import Cleanup
 from akadze._worker.connect import close_held, open_held
 from akadze._worker.outage import Outage, Outages
 from akadze._worker.schedules import Schedules
+from akadze._worker.unknown_tasks import UnknownTasks
 from akadze.app import Akadze
 
 logger = get_logger("akadze.worker")
@@ -29,7 +30,8 @@ _BATCHES = 10
 class Upkeep:
     """Does what is due, in small transactions, and looks at the stop signal in between.
 
-    The loop tells what it has seen (``lost``, ``doomed``); schedules and retention have times of their own.
+    The loop tells what it has seen (``lost``, ``doomed``, ``unknown``); schedules, retention and the look for unknown
+    tasks have times of their own.
     """
 
     def __init__(self, app: Akadze, queues: Sequence[str], outages: Outages) -> None:
@@ -38,17 +40,19 @@ class Upkeep:
         self._queues = list(queues)
         self._schedules = Schedules(app)
         self._cleanup = Cleanup(app.retention, app.grace)
+        self._unknown_tasks = UnknownTasks(app, queues)
         self._connection: AsyncConnection | None = None
         self._kick = asyncio.Event()
         self._lost = False
         self._doomed = False
         self._next_fire = 0.0
 
-    def tell(self, *, lost: bool = False, doomed: bool = False) -> None:
+    def tell(self, *, lost: bool = False, doomed: bool = False, unknown: bool = False) -> None:
         """Note what has to be done, and start it."""
+        new = self._unknown_tasks.tell(unknown)
         self._lost = self._lost or lost
         self._doomed = self._doomed or doomed
-        if lost or doomed:
+        if lost or doomed or new:
             self._kick.set()
 
     async def keep(self, stopping: asyncio.Event) -> None:
@@ -91,6 +95,9 @@ class Upkeep:
         if self._cleanup.due(now):
             async with asyncio.timeout(_PATIENCE):
                 more = await self._cleanup.step(connection) or more
+        if self._unknown_tasks.due(now):
+            async with asyncio.timeout(_PATIENCE):
+                await self._unknown_tasks.step(connection)
         return more
 
     async def _rescue(self, connection: AsyncConnection) -> bool:
@@ -119,7 +126,7 @@ class Upkeep:
 
     async def _rest(self) -> None:
         now = time.monotonic()
-        pause = max(0.0, min(self._next_fire, self._cleanup.next_at) - now)
+        pause = max(0.0, min(self._next_fire, self._cleanup.next_at, self._unknown_tasks.next_at) - now)
         try:
             async with asyncio.timeout(pause):
                 await self._kick.wait()

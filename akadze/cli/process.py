@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from akadze._log import get_logger
+from akadze._loops import run_through
 from akadze.cli.output import print_error, silence
 from akadze.cli.signals import ignore_signals, watch_signals
 
@@ -35,7 +36,7 @@ def serve(worker: Worker) -> int:
     The process has to end afterwards, and is ended if something holds it up.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(worker))
+        return run_through(runner, _serve(worker))
 
 
 async def _serve(worker: Worker) -> int:
