@@ -134,13 +134,23 @@ class Starter:
         (self._directory / f"worker{number}.py").write_text(dedent(source))
         return self.command("worker", f"worker{number}:{app}", *options, environment=environment)
 
+    def program(self, source: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Start a Python program given as text, which finds its database in AKADZE_DATABASE_URL."""
+        return self._start(["-c", dedent(source), *arguments], environment, Path(sys.executable))
+
     def command(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
         """Start any `akadze` command."""
+        return self._start(list(arguments), environment)
+
+    def _start(
+        self, arguments: list[str], environment: Mapping[str, str] | None, program: Path | None = None
+    ) -> Process:
         process = Process(
-            list(arguments),
+            arguments,
             directory=self._directory,
             name=f"process{len(self._started) + 1}",
             environment={"AKADZE_DATABASE_URL": self._database_url, **(environment or {})},
+            program=program,
         )
         self._started.append(process)
         return process

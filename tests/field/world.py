@@ -89,6 +89,10 @@ class World:
         """Start any `akadze` command in the folder of the workers' modules (worker1, worker2, ...)."""
         return self._starter.command(*arguments, environment={"PYTHONPATH": str(_ROOT), **(environment or {})})
 
+    def program(self, source: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Start a Python program given as text."""
+        return self._starter.program(source, *arguments, environment={"PYTHONPATH": str(_ROOT), **(environment or {})})
+
     def connect(self, **options: Any) -> psycopg.Connection[dict[str, Any]]:
         return psycopg.connect(self.url, autocommit=True, row_factory=dict_row, **options)
 
