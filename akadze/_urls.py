@@ -133,6 +133,11 @@ def _parsed(rest: str) -> _Address:
             address.options[name] = value
     if hosts:
         address.hosts = hosts
+    # As in libpq, they win over what stands before the @; and of a parameter SQLAlchemy would show the password.
+    address.user = address.options.pop("user", address.user)
+    address.password = address.options.pop("password", address.password)
+    if address.password is not None and address.user is None:
+        address.user = ""  # which both take for none, and without which SQLAlchemy writes no password
     ports = address.options.pop("port", None)
     if ports is not None:
         _use_ports(address, ports.split(","))

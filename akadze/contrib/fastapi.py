@@ -13,7 +13,10 @@ from typing import TypedDict, Unpack
 
 from akadze._async.schema import check_schema
 from akadze._connections import async_reading
+from akadze._failure import name_of
 from akadze._log import get_logger
+from akadze._sqlstates import first_line
+from akadze._urls import without_password
 from akadze.app import Akadze
 from akadze.worker import Worker
 
@@ -79,7 +82,12 @@ async def _stopped(serving: asyncio.Task[None], stop: asyncio.Event, *, quietly:
     stop.set()
     try:
         await serving
-    except Exception:
+    except Exception as error:
         if not quietly:
             raise
-        logger.exception("the worker in this process failed while it was stopped")
+        # Without its other lines: there the database quotes rows.
+        logger.error(
+            "the worker in this process failed while it was stopped: %s: %s",
+            name_of(error),
+            without_password(first_line(error)),
+        )

@@ -61,6 +61,8 @@ FORMS: list[tuple[str, dict[str, str]]] = [
     ("postgresql://%2Fvar%2Frun:5433/db", {"host": "/var/run", "port": "5433", "dbname": "db"}),
     ("postgresql:///db?port=5433", {"port": "5433", "dbname": "db"}),
     ("postgresql:///?user=u&password=p%26&dbname=d", {"user": "u", "password": "p&", "dbname": "d"}),
+    ("postgresql://a:b@h/d?user=u&password=p", {"user": "u", "password": "p", "host": "h", "dbname": "d"}),
+    ("postgresql://h/d?password=p", {"password": "p", "host": "h", "dbname": "d"}),
     ("postgresql://h/db?options=-c%20b%3D5", {"host": "h", "dbname": "db", "options": "-c b=5"}),
     ("postgresql+psycopg://h/db?options=-c+a%3D5", {"host": "h", "dbname": "db", "options": "-c a=5"}),
     ("postgresql://h/db?ssl=true", {"host": "h", "dbname": "db", "sslmode": "require"}),
@@ -99,6 +101,11 @@ def test_any_user_password_and_database_survive(user: str, password: str, databa
     for url in urls:
         assert by_libpq(libpq_url(url)) == wanted
         assert by_sqlalchemy(sqlalchemy_url(url)) == wanted
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/d?user=u&password=secret", "postgresql://h/d?password=secret"])
+def test_sqlalchemy_shows_no_password_that_came_as_a_parameter(url: str) -> None:
+    assert "secret" not in str(make_url(sqlalchemy_url(url)))
 
 
 def test_a_url_for_asyncpg_is_kept_for_sqlalchemy_and_translated_for_libpq() -> None:
