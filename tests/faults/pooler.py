@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -29,6 +30,8 @@ pool_mode = transaction
 default_pool_size = {sessions}
 max_client_conn = 100
 """
+#: From this version on a pooler may keep prepared statements for its clients, which hides those that it cannot have.
+_KEEPS_STATEMENTS = (1, 21)
 
 
 @contextmanager
@@ -49,6 +52,7 @@ def pooled(server_url: str, directory: Path) -> Iterator[str]:
             listen_port=port,
             sessions=SESSIONS,
         )
+        + ("max_prepared_statements = 0\n" if _version() >= _KEEPS_STATEMENTS else "")
     )
     # It refuses to run as root, and reads its settings before it becomes somebody else.
     account = ["-u", "nobody"] if os.geteuid() == 0 else []
@@ -62,6 +66,12 @@ def pooled(server_url: str, directory: Path) -> Iterator[str]:
         process.terminate()
         process.wait()
         print(f"--- log of PgBouncer\n{log.read_text(errors='replace')}")
+
+
+def _version() -> tuple[int, ...]:
+    assert PROGRAM is not None
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, re.findall(r"\d+", said.splitlines()[0])[:2]))
 
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
