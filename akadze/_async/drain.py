@@ -28,10 +28,13 @@ _CLAIM_READY = statement("drain", "claim_ready")
 _FIND_READY = statement("drain", "find_ready")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _DELETE_WORKER = statement("workers", "delete_worker")
+_OWNED_RUNS = statement("finish", "owned_runs")
 
 _DRAIN_LIMIT = 1000
 #: Seconds for which the jobs of a drain are its own; it does not beat.
 _TTL = 3600.0
+#: How often an outcome is tried to be written while somebody holds the row; some seconds, with the pauses in between.
+_TRIES = 200
 
 
 async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncSession | None = None) -> None:
@@ -45,7 +48,8 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
     not committed are run, and all of it vanishes with its rollback. A job that fails leaves the transaction usable.
 
     Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
-    still ready after ``limit`` runs, or if the session cannot be used.
+    still ready after ``limit`` runs, if another transaction keeps hold of a job that has run, or if the session cannot
+    be used.
     """
     runs = check_number("limit", limit, 1)
     joined = None if session is None else async_caller(session, error=AkadzeError)
@@ -111,9 +115,22 @@ async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> N
     move = await drain_body_async(run)
     if move is None:
         return
-    async with _step(app, joined) as caller:
-        outcome = (run.id, run.number, move.outcome(run.id, run.number))
-        await finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+    outcome = (run.id, run.number, move.outcome(run.id, run.number))
+    for _ in range(_TRIES):
+        async with _step(app, joined) as caller:
+            written, refused = await finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+            if written or refused or not await _is_owned(caller, run):
+                return
+        # A claim or a cancel request of somebody else holds the row for a moment.
+        await drain_pause_async()
+    raise AkadzeError(
+        f"job {run.id} has run, and another transaction holds its row, so that its end cannot be written: commit or "
+        "roll back what has touched the job before the drain"
+    )
+
+
+async def _is_owned(caller: AsyncCaller, run: ClaimedRun) -> bool:
+    return bool(await caller.rows(_OWNED_RUNS, ids=[run.id], runs=[run.number], worker=str(run.worker_id)))
 
 
 @asynccontextmanager

@@ -29,10 +29,13 @@ _CLAIM_READY = statement("drain", "claim_ready")
 _FIND_READY = statement("drain", "find_ready")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _DELETE_WORKER = statement("workers", "delete_worker")
+_OWNED_RUNS = statement("finish", "owned_runs")
 
 _DRAIN_LIMIT = 1000
 #: Seconds for which the jobs of a drain are its own; it does not beat.
 _TTL = 3600.0
+#: How often an outcome is tried to be written while somebody holds the row; some seconds, with the pauses in between.
+_TRIES = 200
 
 
 def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession | None = None) -> None:
@@ -46,7 +49,8 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     not committed are run, and all of it vanishes with its rollback. A job that fails leaves the transaction usable.
 
     Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
-    still ready after ``limit`` runs, or if the session cannot be used.
+    still ready after ``limit`` runs, if another transaction keeps hold of a job that has run, or if the session cannot
+    be used.
     """
     runs = check_number("limit", limit, 1)
     joined = None if session is None else sync_caller(session, error=AkadzeError)
@@ -107,9 +111,22 @@ def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> None:
     move = drain_body_sync(run)
     if move is None:
         return
-    with _step(app, joined) as caller:
-        outcome = (run.id, run.number, move.outcome(run.id, run.number))
-        finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+    outcome = (run.id, run.number, move.outcome(run.id, run.number))
+    for _ in range(_TRIES):
+        with _step(app, joined) as caller:
+            written, refused = finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+            if written or refused or not _is_owned(caller, run):
+                return
+        # A claim or a cancel request of somebody else holds the row for a moment.
+        drain_pause_sync()
+    raise AkadzeError(
+        f"job {run.id} has run, and another transaction holds its row, so that its end cannot be written: commit or "
+        "roll back what has touched the job before the drain"
+    )
+
+
+def _is_owned(caller: SyncCaller, run: ClaimedRun) -> bool:
+    return bool(caller.rows(_OWNED_RUNS, ids=[run.id], runs=[run.number], worker=str(run.worker_id)))
 
 
 @contextmanager
