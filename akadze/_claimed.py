@@ -21,7 +21,7 @@ from akadze.task import Task
 #: One row of claim_plain or take_chosen, in the order of its columns.
 ClaimedRow = tuple[Any, ...]
 
-ID, TASK, QUEUE, PRIORITY, NUMBER, RUN_AT = 0, 1, 2, 3, 6, 10
+ID, TASK, QUEUE, PRIORITY, ARGS, NUMBER, RUN_AT = 0, 1, 2, 3, 4, 6, 10
 
 
 class ClaimedRun:
@@ -45,6 +45,7 @@ class ClaimedRun:
         "number",
         "priority",
         "queue",
+        "run_at",
         "running",
         "snoozes",
         "started_at",
@@ -65,6 +66,7 @@ class ClaimedRun:
     number: int
     priority: int
     queue: str
+    run_at: datetime
     snoozes: int
     started_at: datetime
     unique_key: str | None
@@ -83,7 +85,7 @@ class ClaimedRun:
             self.attempt,
             self.max_attempts,
             self.snoozes,
-            _run_at,
+            self.run_at,
             self.expires_at,
             self.unique_key,
             self.limit_key,
@@ -108,6 +110,18 @@ class ClaimedRun:
         This machine's own clock may be wrong, and an error would seem older than its run.
         """
         return self.started_at.astimezone(UTC) + timedelta(seconds=time.monotonic() - self._claimed_at)
+
+    def is_of(self, row: ClaimedRow) -> bool:
+        """Tell whether a row with this run's id and number is of the same job.
+
+        It need not be: after a failover that lost the last commits the server hands ids out again.
+        """
+        return (self.task.name, self.run_at, self.args) == (row[TASK], row[RUN_AT], row[ARGS])
+
+    def disown(self) -> None:
+        """Let this run write nothing any more, under a number that no run has: its own belongs to another job."""
+        _ = self.job  # as it was claimed
+        self.number = -self.number
 
     @property
     def job(self) -> Job:

@@ -58,6 +58,14 @@ def is_data_error(error: BaseException) -> bool:
     return isinstance(driver_error(error), psycopg.DataError) or (code is not None and code.startswith(("22", "54")))
 
 
+def is_memory_short(error: BaseException) -> bool:
+    """Tell whether this process had no memory for what it was to send: Python says so, or libpq does, in words."""
+    inner = driver_error(error)
+    return isinstance(inner, MemoryError) or (
+        isinstance(inner, psycopg.OperationalError) and inner.sqlstate is None and "memory" in str(inner)
+    )
+
+
 def is_connection_lost(error: BaseException) -> bool:
     """Tell whether the connection, and with it the transaction, is gone."""
     code = sqlstate(error)

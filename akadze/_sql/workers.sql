@@ -15,6 +15,10 @@ set heartbeat_at = now()
 where w.id = cast(:id as uuid)
 returning cast(w.id as text) as id
 
+-- name: find_worker
+-- Whether the worker's row is there: a failover may have lost it. What is claimed without it is taken back as a lost worker's. Reads only.
+select exists (select from akadze.workers w where w.id = cast(:id as uuid)) as found
+
 -- name: set_sleeping
 -- Enqueue notifies only while some worker of the queue sleeps. After setting it a worker claims once more before it sleeps: a job
 -- that was committed without a notification before this is found then.

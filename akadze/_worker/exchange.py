@@ -37,6 +37,7 @@ _FINISH_RUNS = statement("finish", "finish_runs")
 _READ_JOBS = statement("jobs", "read_jobs")
 _OWNED_RUNS = statement("finish", "owned_runs")
 _RUNS_OF_WORKER = statement("finish", "runs_of_worker")
+_FIND_WORKER = statement("workers", "find_worker")
 _SET_SLEEPING = statement("workers", "set_sleeping")
 _TUNE_SESSION = statement("session", "tune_session")
 _LIMIT_WAITING = statement("session", "limit_waiting")
@@ -148,6 +149,10 @@ class Exchange:
         """Tell whether some worker's jobs have to be rescued."""
         held = await self.open()
         return bool((await held.rows(_FIND_LOST))[0][0])
+
+    async def is_registered(self) -> bool:
+        held = await self.open()
+        return bool((await held.rows(_FIND_WORKER, id=self._worker))[0][0])
 
     async def set_sleeping(self, sleeping: bool) -> None:
         held = await self.open()

@@ -19,7 +19,7 @@ from akadze._bodies import ended, judged, run_body_async
 from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
 from akadze._log import get_logger
 from akadze._results import ResultNotJson
-from akadze._sqlstates import is_data_error, is_transient
+from akadze._sqlstates import is_data_error, is_memory_short, is_transient
 from akadze._threads import BodyThreads
 from akadze._worker.exchange import Exchange, Outcome
 from akadze._worker.outage import Outage, Outages
@@ -37,6 +37,8 @@ _SURVEY_EVERY: Final = 1.0  # seconds
 _SOON: Final = 0.2
 #: Full claims in a row after which the worker is under load and needs no notifications.
 _LOAD: Final = 3
+#: Characters of an outcome from which on it may be to blame when there is no memory to send it.
+_BIG: Final = 1_000_000
 #: Seconds before outcomes whose rows were locked are sent again.
 _AGAIN: Final = 0.02
 
@@ -149,7 +151,7 @@ class Loop:
         try:
             answer = await self._exchange.exchange(outcomes, free)
         except Exception as error:
-            if not outcomes or not is_data_error(error):
+            if not outcomes or not (is_data_error(error) or is_memory_short(error)):
                 raise
             await self._find_refused_value(outcomes)
             return False
@@ -169,7 +171,7 @@ class Loop:
 
     def _claimable(self, writing: int) -> dict[str, int]:
         """Return how many jobs of each queue to claim in an exchange that writes so many outcomes."""
-        free = {} if self.stopping else self._slots.free()
+        free = {} if self.stopping or self._reconcile else self._slots.free()
         if self._portion >= MOST:
             return free
         claimable, room = {}, self._portion - writing
@@ -254,7 +256,8 @@ class Loop:
             if key not in self.runs and not self._writer.knows(key):
                 logger.warning("job %s was claimed in an answer that was lost: it is handed back", key[0])
                 self._writer.hand_back([key])
-        self._reconcile = False
+        # Without its row, which the heartbeat writes again, what this worker claims would be taken back at once.
+        self._reconcile = not self.stopping and not await self._exchange.is_registered()
 
     async def _ask_again(self, missing: list[tuple[int, int]]) -> None:
         owned = await self._exchange.owned(missing)
@@ -272,9 +275,13 @@ class Loop:
             except Exception as error:
                 await self._exchange.give_up()
                 run = self._writer.run_of(outcome)
-                if run is None or not is_data_error(error):
+                short = is_memory_short(error) and len(outcome[2]) > _BIG
+                if run is None or not (short or is_data_error(error)):
                     raise
-                self._writer.replace(outcome, judged(run, ResultNotJson("the database refuses to store the result")))
+                reason = (
+                    "there is no memory to send the result" if short else "the database refuses to store the result"
+                )
+                self._writer.replace(outcome, judged(run, ResultNotJson(reason)))
             else:
                 missing += self._writer.settle([outcome], answer.written, answer.refused)
         if missing:
@@ -283,12 +290,32 @@ class Loop:
     def _start(self, row: ClaimedRow) -> None:
         if row[TASK] not in self._app.tasks:
             raise RuntimeError(f"the claim brought job {row[0]} of a task that is not registered")
+        key = (row[ID], row[NUMBER])
+        if (key in self.runs or self._writer.waits(key)) and self._is_under_way(key, row):
+            return
         run = ClaimedRun(self._app, self._worker_id, row)
         self._slots.take(run.queue)
-        self.runs[(run.id, run.number)] = run
+        self.runs[key] = run
         context = self._context.copy()
         context.run(RUN.set, run)
         run.running = asyncio.get_running_loop().create_task(self._run(run), context=context)
+
+    def _is_under_way(self, key: tuple[int, int], row: ClaimedRow) -> bool:
+        """Tell whether this worker runs, or has run, what it has just claimed with the same number.
+
+        The server has lost the first claim in a failover. The run goes on and writes its outcome for the new claim; if
+        the row is of another job, which has got the id of a lost one, it is the earlier run that writes nothing.
+        """
+        earlier = self.runs.get(key) or self._writer.run_that_waits(key)
+        if earlier is None or earlier.is_of(row):
+            logger.warning("job %s was claimed again: the database had lost the claim of run %s", *key)
+            return True
+        logger.warning("job %s is another one now: the database had lost the first, whose run is given up", key[0])
+        self._writer.drop([key])
+        if self.runs.pop(key, None) is not None:
+            earlier.disown()
+            self.runs[(earlier.id, earlier.number)] = earlier
+        return False
 
     async def _run(self, run: ClaimedRun) -> None:
         try:

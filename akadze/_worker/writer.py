@@ -87,8 +87,9 @@ class Writer:
                 self._doubtful.discard(key)
                 settled += 1
             else:
+                # A run that was given up has a number below zero.
                 logger.warning(
-                    "run %s of job %s was not this worker's any more: its outcome is dropped", key[1], key[0]
+                    "run %s of job %s was not this worker's any more: its outcome is dropped", abs(key[1]), key[0]
                 )
         if settled:
             logger.info(
@@ -98,6 +99,13 @@ class Writer:
 
     def knows(self, key: tuple[int, int]) -> bool:
         return key in self._waiting or key in self.stuck
+
+    def waits(self, key: tuple[int, int]) -> bool:
+        return key in self._waiting
+
+    def run_that_waits(self, key: tuple[int, int]) -> ClaimedRun | None:
+        """Return the run whose outcome waits, None as in ``run_of``."""
+        return self._waiting[key][1]
 
     def run_of(self, outcome: Outcome) -> ClaimedRun | None:
         """Return the run that ended with this outcome, None for a hand-back and for one that was replaced."""
