@@ -48,8 +48,12 @@ async def soak(*, seconds: float, seed: int, pause: float) -> int:
             finally:
                 for member in [*workers, *producers]:
                     member.kill()
-        found = evidence.read(url, directory)
-        broken = find_broken(found)
+        try:
+            found = evidence.read(url, directory)
+            broken = find_broken(found)
+        except BaseException:
+            _keep(directory)
+            raise
         print(show.summary(found, broken, seed=seed, seconds=seconds), flush=True)
         if broken:
             print(show.failures(found, broken), flush=True)
@@ -143,7 +147,7 @@ async def _until(url: str, question: bytes, *, within: float) -> None:
 
 def _progress(url: str, left: float) -> None:
     try:
-        with psycopg.connect(url, connect_timeout=5) as connection:
+        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
             row = connection.execute(_UNFINISHED).fetchone()
         print(f"{left:.0f} s left, {row[0] if row else '?'} jobs not finished", file=sys.stderr, flush=True)
     except psycopg.OperationalError:

@@ -150,7 +150,7 @@ def read(url: str, directory: Path) -> Evidence:
     """Gather the evidence of a database and a run log."""
     found: dict[str, list[Any]] = {}
     kinds = {"jobs": Job, "changes": Change, "beats": Beat, "policies": Policy, "fires": Fire, "effects": Effect}
-    with psycopg.connect(url, row_factory=dict_row) as connection:
+    with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
         for name, kind in kinds.items():
             rows = connection.execute(QUESTIONS[name].encode()).fetchall()
             found[name] = [kind(**row) for row in rows]
