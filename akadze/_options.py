@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -129,22 +129,25 @@ def check_limit_key(key: object) -> str:
     return check_name("a limit's key", key)
 
 
-def check_limit(key: object, max_running: object, max_starts: object, window: object) -> str:
+def check_limit(
+    key: object, max_running: object, max_starts: object, window: object, *, named: Callable[[str], str] = str
+) -> str:
     """Check what ``set_limit`` is given and return the key as a plain str. 0 lets nothing start.
 
-    Raises AkadzeError for an empty key, no policy at all, ``max_starts`` without ``window`` or the other way round,
-    and numbers out of range.
+    ``named`` tells what a parameter is called where it was written. Raises AkadzeError for an empty key, no policy at
+    all, ``max_starts`` without ``window`` or the other way round, and numbers out of range.
     """
     text = check_limit_key(key)
+    running, starts, within = named("max_running"), named("max_starts"), named("window")
     if max_running is None and max_starts is None and window is None:
-        raise AkadzeError("no limit is given; give max_running, or max_starts with window, or all three")
+        raise AkadzeError(f"no limit is given; give {running}, or {starts} with {within}, or all three")
     if (max_starts is None) is not (window is None):
-        raise AkadzeError("max_starts and window belong together; give both or neither")
+        raise AkadzeError(f"{starts} and {within} belong together; give both or neither")
     if max_running is not None:
-        _integer("max_running", max_running, 0, _MAX_INT, AkadzeError)
+        _integer(running, max_running, 0, _MAX_INT, AkadzeError)
     if max_starts is not None:
-        _integer("max_starts", max_starts, 0, _MAX_INT, AkadzeError)
-        _duration("window", window, AkadzeError)
+        _integer(starts, max_starts, 0, _MAX_INT, AkadzeError)
+        _duration(within, window, AkadzeError)
     return text
 
 

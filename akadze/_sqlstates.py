@@ -7,6 +7,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 UNIQUE_VIOLATION = "23505"
+_NO_TABLE_OR_SCHEMA = frozenset({"42P01", "3F000"})
 NO_ACTIVE_TRANSACTION = "25P01"
 LOCK_NOT_AVAILABLE = "55P03"
 
@@ -19,9 +20,11 @@ _LASTING = frozenset({"57P04"})
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """Return the driver's own error below SQLAlchemy's wrapper."""
+    """Return the driver's own error below the wrapper of SQLAlchemy or Django."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return error.orig
+    if type(error).__module__ == "django.db.utils" and error.__cause__ is not None:
+        return error.__cause__
     return error
 
 
@@ -36,6 +39,12 @@ def sqlstate(error: BaseException) -> str | None:
     inner = driver_error(error)
     code = getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None)
     return code if isinstance(code, str) else None
+
+
+def note_missing_tables(error: BaseException) -> None:
+    """Say in an error about akadze's tables not being there what to run. It stays the driver's own error."""
+    if sqlstate(error) in _NO_TABLE_OR_SCHEMA and "akadze" in str(driver_error(error)):
+        error.add_note("akadze's tables are not in this database: run `akadze migrate` on it first")
 
 
 def is_transient(error: BaseException) -> bool:

@@ -49,6 +49,7 @@ where j.id = cast(:id as bigint)
 -- name: list_jobs
 -- Summaries. Reads only. The containment test can use the index of meta; the second test makes each given pair exact.
 -- The instants are made text of those that are listed only: of all that are sorted it would take most of the time.
+-- The newest are read along the primary key; else the first sort key is a constant, which the planner drops.
 select j.id, j.task, j.queue, j.state, j.priority, j.attempt, j.max_attempts, to_json(j.run_at) #>> '{}' as run_at,
   to_json(j.started_at) #>> '{}' as started_at, to_json(j.finished_at) #>> '{}' as finished_at, cast(j.meta as text) as meta
 from (
@@ -56,14 +57,15 @@ from (
   from akadze.jobs j
   where (cast(:queue as text) is null or j.queue = cast(:queue as text))
     and (cast(:state as text) is null or j.state = cast(:state as text))
+    and (cast(:task as text) is null or j.task = cast(:task as text))
     and (cast(cast(:meta as text) as jsonb) = '{}' or (
       j.meta <> '{}' and j.meta @> cast(cast(:meta as text) as jsonb) and not exists (
         select from jsonb_each(cast(cast(:meta as text) as jsonb)) as given(key, value)
         where j.meta -> given.key is distinct from given.value)))
-  order by j.priority desc, j.run_at, j.id
+  order by case when cast(:newest as boolean) then j.id end desc, j.priority desc, j.run_at, j.id
   limit cast(:limit as integer)
 ) j
-order by j.priority desc, j.run_at, j.id
+order by case when cast(:newest as boolean) then j.id end desc, j.priority desc, j.run_at, j.id
 
 -- name: list_active_args
 -- The arguments of a task's queued and running jobs, for assert_enqueued. Reads only.

@@ -11,6 +11,7 @@ from akadze import _rows
 from akadze._connections import SyncCaller, sync_caller
 from akadze._options import new_job
 from akadze._session_types import AnySyncSession
+from akadze._sqlstates import note_missing_tables
 from akadze._statement import statement
 from akadze._states import CANCELLED, QUEUED
 from akadze._sync.transitions import tell
@@ -137,38 +138,46 @@ class BoundTask(Generic[P]):
 
     def _insert(self, caller: SyncCaller, text: str) -> dict[str, Any]:
         new = self._new
-        rows = caller.rows(
-            _INSERT_JOB if new.unique_key is None else _INSERT_UNIQUE_JOB,
-            task=new.task,
-            queue=new.queue,
-            priority=new.priority,
-            max_attempts=new.max_attempts,
-            delay=new.delay,
-            run_at=new.run_at,
-            expires_at=new.expires_at,
-            limit_key=new.limit_key,
-            meta=new.meta,
-            args=text,
-            **({} if new.unique_key is None else {"unique_key": new.unique_key}),
-        )
+        try:
+            rows = caller.rows(
+                _INSERT_JOB if new.unique_key is None else _INSERT_UNIQUE_JOB,
+                task=new.task,
+                queue=new.queue,
+                priority=new.priority,
+                max_attempts=new.max_attempts,
+                delay=new.delay,
+                run_at=new.run_at,
+                expires_at=new.expires_at,
+                limit_key=new.limit_key,
+                meta=new.meta,
+                args=text,
+                **({} if new.unique_key is None else {"unique_key": new.unique_key}),
+            )
+        except Exception as error:  # it goes on as it is
+            note_missing_tables(error)
+            raise
         return rows[0]
 
     def _insert_many(self, caller: SyncCaller, text: str, *, ids: bool) -> list[int]:
         new = self._new
-        rows = caller.rows(
-            _INSERT_JOBS,
-            task=new.task,
-            queue=new.queue,
-            priority=new.priority,
-            max_attempts=new.max_attempts,
-            delay=new.delay,
-            run_at=new.run_at,
-            expires_at=new.expires_at,
-            limit_key=new.limit_key,
-            meta=new.meta,
-            items=text,
-            ids=ids,
-        )
+        try:
+            rows = caller.rows(
+                _INSERT_JOBS,
+                task=new.task,
+                queue=new.queue,
+                priority=new.priority,
+                max_attempts=new.max_attempts,
+                delay=new.delay,
+                run_at=new.run_at,
+                expires_at=new.expires_at,
+                limit_key=new.limit_key,
+                meta=new.meta,
+                items=text,
+                ids=ids,
+            )
+        except Exception as error:  # it goes on as it is
+            note_missing_tables(error)
+            raise
         return rows[0]["ids"] or []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from akadze import _rows
-from akadze._connections import sync_caller, sync_reading
+from akadze._connections import SyncCaller, sync_caller, sync_reading
 from akadze._options import check_job_id, check_meta, check_number, check_queue
 from akadze._session_types import AnySyncSession, AnySyncSource
 from akadze._sqlstates import UNIQUE_VIOLATION, sqlstate
@@ -82,5 +82,19 @@ def list_jobs(
     plain_state = None if state is None else STATES[STATES.index(state)]
     wanted = check_meta(meta, error=AkadzeError)
     with sync_reading(engine) as caller:
-        rows = caller.rows(_LIST_JOBS, queue=named, state=plain_state, limit=most, meta=wanted)
+        return read_summaries(caller, queue=named, state=plain_state, task=None, meta=wanted, limit=most)
+
+
+def read_summaries(
+    caller: SyncCaller,
+    *,
+    queue: str | None,
+    state: str | None,
+    task: str | None,
+    meta: str,
+    limit: int,
+    newest: bool = False,
+) -> tuple[JobSummary, ...]:
+    """Return summaries of jobs, in the order of list_jobs or the newest first. What it is given has been checked."""
+    rows = caller.rows(_LIST_JOBS, queue=queue, state=state, task=task, meta=meta, limit=limit, newest=newest)
     return tuple(_rows.job_summary(row) for row in rows)

@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 
 _MOST = 1000
+#: What leaves a narrow terminal's table first.
+_BELOW = ("meta", "queue", "priority", "task", "when", "attempt")
 
 JobIds = Annotated[list[int], typer.Argument(metavar="ID", show_default=False, help="Ids of the jobs.")]
 
@@ -38,6 +40,7 @@ def list_(
         str | None,
         typer.Option("--state", metavar="STATE", parser=_state, help=f"Only jobs in this state: {', '.join(STATES)}."),
     ] = None,
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Only jobs of this task.")] = None,
     meta: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,21 +51,27 @@ def list_(
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=_MOST, help="At most this many jobs.")] = 50,
+    newest: Annotated[bool, typer.Option("--newest", help="The job that was made last comes first.")] = False,
     as_json: AsJson = False,
     database_url: DatabaseUrl = "",
 ) -> None:
     """List jobs, the highest priority first, then by run_at and id. Arguments, results and errors are not shown."""
-    from akadze import sync
-    from akadze._options import check_meta, check_queue
+    from akadze._connections import sync_caller
+    from akadze._options import check_meta, check_name, check_queue
+    from akadze._sync.jobs import read_summaries
     from akadze.errors import AkadzeError
 
-    wanted = _meta(meta or [])
+    pairs = _meta(meta or [])
     with checking():
-        check_meta(wanted, error=AkadzeError)
+        wanted = check_meta(pairs, error=AkadzeError)
         if queue is not None:
             check_queue(queue)
+        if task is not None:
+            check_name("a task's name", task)
     with opened(database_url, reading=True) as connection:
-        jobs = sync.list_jobs(connection, queue=queue, state=state, limit=limit, meta=wanted)
+        jobs = read_summaries(
+            sync_caller(connection), queue=queue, state=state, task=task, meta=wanted, limit=limit, newest=newest
+        )
     rows = [
         {
             "id": job.id,
@@ -85,7 +94,8 @@ def list_(
         as_json=as_json,
         empty="No jobs.",
         table=[_narrow(row, priorities=any(row["priority"] for row in rows)) for row in rows],
-        note=f"The first {limit}; there may be more." if full else None,
+        below=_BELOW,
+        note=f"The {'newest' if newest else 'first'} {limit}; there may be more." if full else None,
     )
 
 

@@ -61,7 +61,7 @@ def set_(
     from akadze._options import check_limit
 
     with checking():
-        check_limit(key, max_running, max_starts, window)
+        check_limit(key, max_running, max_starts, window, named=lambda name: f"--{name.replace('_', '-')}")
     with opened(database_url) as connection:
         sync.set_limit(connection, key, max_running, max_starts=max_starts, window=window)
         row = next(_row(limit) for limit in sync.list_limits(connection) if limit.key == key)

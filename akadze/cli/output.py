@@ -32,18 +32,25 @@ class Json(str):
 
 
 def show(
-    rows: Sequence[Row], *, as_json: bool, empty: str, table: Sequence[Row] | None = None, note: str | None = None
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    empty: str,
+    table: Sequence[Row] | None = None,
+    below: Sequence[str] = (),
+    note: str | None = None,
 ) -> None:
     """Print a list.
 
-    ``empty``, ``table`` and ``note`` are for people: what to say of no rows, narrower rows, and a word below them.
+    ``empty``, ``table``, ``below`` and ``note`` are for people: what to say of no rows, narrower rows, the columns that
+    leave a table that is too wide, first one first, for a line below their row, and a word below all.
     """
     if as_json:
         write(_document(rows) + "\n")
     elif not _for_person():
         write("".join(f"{line(row)}\n" for row in rows))
     elif rows:
-        _print_table(table or rows, note)
+        _print_table(table or rows, below, note)
     else:
         write(f"{empty}\n")
 
@@ -177,20 +184,46 @@ def shown_time(instant: datetime) -> str:
     return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def _print_table(rows: Sequence[Row], note: str | None) -> None:
+def _print_table(rows: Sequence[Row], below: Sequence[str], note: str | None) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=note, caption_justify="left")
     # A column that is empty in every row is left out: terminals are narrow.
     keys = [key for key in rows[0] if any(row[key] not in (None, (), "{}") for row in rows)]
-    for key in keys:
+    beside, moved = _fitting(rows, keys, below)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for key in beside:
         number = all(isinstance(row[key], int | float | None) and not isinstance(row[key], bool) for row in rows)
-        table.add_column(key, justify="right" if number else "left", overflow="fold", no_wrap=key in _WHOLE)
+        table.add_column(
+            key, justify="right" if number else "left", overflow="fold", no_wrap=bool(below) or key in _WHOLE
+        )
     for row in rows:
-        table.add_row(*(Text(_cell(row[key]), style=_style(key, row[key])) for key in keys))
-    _print(table)
+        table.add_row(*(Text(_cell(row[key]), style=_style(key, row[key])) for key in beside))
+    _print(table, [_beneath(row, moved) for row in rows] if moved else [], note)
+
+
+def _fitting(rows: Sequence[Row], keys: Sequence[str], below: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return which columns stand side by side in this terminal, and which go below."""
+    from rich.cells import cell_len
+
+    room = _console().width
+    widths = {key: max(len(key), *(cell_len(_cell(row[key])) for row in rows)) + 2 for key in keys}
+    beside = list(keys)
+    for key in below:
+        if sum(widths[key] for key in beside) <= room:
+            break
+        if key in beside:
+            beside.remove(key)
+    return beside, [key for key in keys if key not in beside]
+
+
+def _beneath(row: Row, keys: Sequence[str]) -> list[str]:
+    from textwrap import wrap
+
+    text = "  ".join(f"{key} {_cell(row[key])}" for key in keys if row[key] not in (None, (), "{}"))
+    indent = " " * 4
+    return wrap(text, _console().width - 1, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _print_fields(row: Row) -> None:
@@ -214,10 +247,24 @@ def _style(key: str, value: Any) -> str:
     return _STYLES.get(value, "") if key == "state" else ""
 
 
-def _print(table: Any) -> None:
-    from rich.console import Console
-
-    console = Console(file=sys.stdout, highlight=False)
+def _print(table: Any, beneath: Sequence[Sequence[str]] = (), note: str | None = None) -> None:
+    """Print a table; with lines to stand beneath its rows, each row of it is one line."""
+    console = _console()
+    if beneath:
+        console.width = max(console.width, console.measure(table).maximum)
     with console.capture() as capture:
         console.print(table)
-    write("".join(f"{text.rstrip()}\n" for text in capture.get().splitlines()))
+    lines = [text.rstrip() for text in capture.get().splitlines()]
+    # Below the rows there is one empty line.
+    first = len(lines) - 1 - len(beneath)
+    for number in reversed(range(len(beneath))):
+        lines[first + number + 1 : first + number + 1] = beneath[number]
+    if note is not None:
+        lines.append(note)
+    write("".join(f"{text}\n" for text in lines))
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False)

@@ -38,4 +38,4 @@ def list_(as_json: AsJson = False, database_url: DatabaseUrl = "") -> None:
         }
         for worker in found
     ]
-    show(rows, as_json=as_json, empty="No workers.")
+    show(rows, as_json=as_json, empty="No workers.", below=("id", "queue", "started_at", "hostname"))

@@ -97,6 +97,45 @@ def test_filters_by_queue_and_state(cli: Cli, table: Table) -> None:
     assert ids(cli("jobs", "list", "--json", "--queue", "a%").stdout) == []
 
 
+def test_filters_by_task(cli: Cli, table: Table) -> None:
+    table.insert(id=1, task="a_b")
+    table.insert(id=2, task="axb")
+    assert ids(cli("jobs", "list", "--json", "--task", "a_b").stdout) == [1]
+    assert ids(cli("jobs", "list", "--json", "--task", "a_b", "--queue", "other").stdout) == []
+
+
+def test_the_newest_come_first_when_they_are_asked_for(cli: Cli, table: Table) -> None:
+    table.insert(id=1, priority=5)
+    table.insert(id=2, run_at=AT)
+    table.insert(id=3, priority=5, run_at=AT)
+    assert ids(cli("jobs", "list", "--json").stdout) == [3, 1, 2]
+    assert ids(cli("jobs", "list", "--json", "--newest").stdout) == [3, 2, 1]
+    assert ids(cli("jobs", "list", "--json", "--newest", "--limit", "1").stdout) == [3]
+
+
+@pytest.mark.usefixtures("person")
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_narrow_terminal_breaks_no_value_of_the_table(cli: Cli, table: Table, width: int) -> None:
+    environment = {"COLUMNS": str(width)}
+    for number in (1234567, 1234568):
+        table.insert(
+            id=number, task="billing.invoices.send", state="failed", finished_at=AT, meta=Jsonb({"tenant": "t" * 30})
+        )
+    shown = cli("jobs", "list", "--limit", "2", environment=environment)
+    assert max(map(len, shown.lines)) <= width
+    first, second = (
+        next(n for n, line in enumerate(shown.lines) if str(number) in line) for number in (1234567, 1234568)
+    )
+    for row in (shown.lines[first:second], shown.lines[second:]):
+        together = " ".join(" ".join(row).split())
+        for value in ("failed", "0/3", "ended 2026-03-01 12:30:00Z", "task billing.invoices.send", "queue default"):
+            assert value.removeprefix("task ") in together
+        assert '{"tenant": "tttttttttttttttttttttttttttttt"}' in together
+    assert "The first 2; there may be more." in shown.lines
+    newest = cli("jobs", "list", "--limit", "2", "--newest", environment=environment)
+    assert "The newest 2; there may be more." in newest.lines
+
+
 @pytest.mark.parametrize(
     ("pairs", "found"),
     [
@@ -130,6 +169,7 @@ def test_filters_by_meta_with_exact_types(cli: Cli, table: Table, pairs: list[st
         (["--meta", "a=1", "--meta", "a=2"], "error: --meta has the key 'a' twice: a job has one value for each"),
         (["--meta", "a=1e999"], "error: meta holds NaN, an infinity"),
         (["--queue", ""], "error: a queue's name is empty"),
+        (["--task", ""], "error: a task's name is empty"),
         (["--queue", "q" * 513], "error: a queue's name has 513 bytes"),
     ],
 )

@@ -41,12 +41,12 @@ def test_tells_a_person_in_words(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["k"], "no limit is given"),
-        (["k", "--max-starts", "5"], "max_starts and window belong together"),
-        (["k", "--window", "5s"], "max_starts and window belong together"),
-        (["k", "--max-running", "-1"], "max_running is -1"),
-        (["k", "--max-running", "2147483648"], "max_running is 2147483648"),
-        (["k", "--max-starts", "5", "--window", "0"], "window is 0:00:00"),
+        (["k"], "no limit is given; give --max-running, or --max-starts with --window, or all three"),
+        (["k", "--max-starts", "5"], "--max-starts and --window belong together"),
+        (["k", "--window", "5s"], "--max-starts and --window belong together"),
+        (["k", "--max-running", "-1"], "--max-running is -1"),
+        (["k", "--max-running", "2147483648"], "--max-running is 2147483648"),
+        (["k", "--max-starts", "5", "--window", "0"], "--window is 0:00:00"),
         (["k", "--max-starts", "5", "--window", "soon"], "'soon' is no duration"),
         (["", "--max-running", "1"], "a limit's key is empty"),
         (["k", "--max-running", "x"], "--max-running"),

@@ -44,6 +44,15 @@ def test_a_person_gets_a_table_of_workers(cli: Cli, table: Table) -> None:
     assert row.split()[:5] == [ID, "host", "42", "mail,", "e\\nf"]
 
 
+@pytest.mark.usefixtures("person")
+def test_a_narrow_terminal_gets_all_of_a_worker(cli: Cli, table: Table) -> None:
+    add_worker(table, "mail", "reports")
+    shown = cli("workers", "list", environment={"COLUMNS": "80"})
+    assert max(map(len, shown.lines)) <= 80
+    for value in (f"id {ID}", "host", "42", "mail, reports", "2026-03-01 12:00:00Z", "2026-03-01 12:30:00Z"):
+        assert value in shown.stdout
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_metrics_are_prometheus_text_for_everyone(
     cli: Cli, table: Table, terminal: bool, request: pytest.FixtureRequest

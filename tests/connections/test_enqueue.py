@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from akadze import Akadze, DuplicateJob, EnqueueError
+from akadze import Akadze, AkadzeError, DuplicateJob, EnqueueError
 from tests.connections.caller import Caller
 from tests.connections.conftest import Rows, numbers, order, orders
 
@@ -64,6 +64,19 @@ async def test_a_delay_counts_from_the_transaction(caller: Caller, note: Any, ro
     assert rows("select run_at - created_at as delay from akadze.jobs") == [
         {"delay": timedelta(minutes=2, microseconds=5)}
     ]
+
+
+async def test_where_the_tables_are_missing_the_error_says_what_to_run(caller: Caller, note: Any) -> None:
+    for enqueue in (
+        lambda session: note.using(session=session).enqueue(n=1),
+        lambda session: note.using(session=session).enqueue_many([{"n": 1}]),
+    ):
+        await caller.execute("drop table akadze.jobs")
+        with pytest.raises(Exception, match=r"akadze\.jobs") as raised:
+            await caller(enqueue)
+        assert not isinstance(raised.value, AkadzeError)
+        assert ["run `akadze migrate`" in said for said in raised.value.__notes__] == [True]
+        await caller.rollback()
 
 
 async def test_a_rolled_back_enqueue_leaves_no_job(caller: Caller, note: Any, rows: Rows) -> None:
