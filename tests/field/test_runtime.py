@@ -330,6 +330,12 @@ async def test_b149_nothing_is_kept_of_jobs_that_have_ended(
     @app.task("thread")
     def thread(n: int) -> None: ...
 
+    together = threading.Barrier(20)
+
+    @app.task("all threads", max_attempts=1)
+    def all_threads() -> None:
+        together.wait(30)
+
     @app.task("raise", max_attempts=1)
     async def fails(n: int) -> None:
         raise ValueError(n)
@@ -352,6 +358,7 @@ async def test_b149_nothing_is_kept_of_jobs_that_have_ended(
 
     await serve(slots=20)
     idle = len(asyncio.all_tasks())
+    await enqueue_many(all_threads, [{}] * 20)  # there may be as many threads as slots, started when they are needed
     await run(warm_up)
     before, memory = resources(), resident_bytes()
     await run(more)
