@@ -26,6 +26,10 @@ select set_config('lock_timeout', cast(:milliseconds as text), true)
 -- After that, where hooks follow: how long their statements wait is not for us to say.
 set local lock_timeout to default
 
+-- name: begin_exchange
+-- A transaction of its own for an exchange; skip locked needs read committed, which a role or database may not have as its default.
+begin isolation level read committed
+
 -- name: begin_work
 -- Anything that makes psycopg begin the caller's transaction, in the way that its connection is set to. Reads only. In a transaction
 -- that an error has broken it raises, where COMMIT would roll back and say nothing.

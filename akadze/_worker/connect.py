@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from akadze._connections import driver_connection
 from akadze._statement import statement
 from akadze._urls import libpq_url, sqlalchemy_url
+from akadze._worker.wire import Wire
 
 _BACKEND_PID = statement("session", "backend_pid")
 _ISOLATE_SESSION = statement("session", "isolate_session")
@@ -91,6 +92,7 @@ class HeldRaw:
         #: SQLAlchemy's connection around it, where it was opened through the engine.
         self.owner = owner
         self.direct = False
+        self.wire = Wire(raw, prepares=False)
 
     @classmethod
     async def open(cls, engine: AsyncEngine, *, url: str | None = None) -> HeldRaw:
@@ -134,6 +136,7 @@ class HeldRaw:
                 await self.rows(_TUNE_SESSION, local=False)
                 # Prepared at the first use: the same few statements run for the life of the connection.
                 self.raw.prepare_threshold = 0
+                self.wire = Wire(self.raw, prepares=True)
         except BaseException:
             await self.close()
             raise
@@ -147,12 +150,6 @@ class HeldRaw:
     async def rows(self, statement: Any, **parameters: Any) -> list[Any]:
         cursor = await self.execute(statement, **parameters)
         return await cursor.fetchall() if cursor.description else []
-
-    @staticmethod
-    async def as_dicts(cursor: psycopg.AsyncRawCursor[Any]) -> list[dict[str, Any]]:
-        """Return the rows of an executed cursor by the names of their columns."""
-        names = [column.name for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
 
     async def close(self) -> None:
         try:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from psycopg.pq import TransactionStatus
 
 from akadze import _rows
@@ -19,10 +18,11 @@ from akadze._claimed import ID, NUMBER, PRIORITY, QUEUE, RUN_AT, ClaimedRow, Cla
 from akadze._connections import async_caller
 from akadze._log import get_logger
 from akadze._sqlstates import LOCK_NOT_AVAILABLE, is_connection_lost, sqlstate
-from akadze._statement import statement
+from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
 from akadze._worker import literals
 from akadze._worker.connect import HeldRaw
+from akadze._worker.wire import Reply, Sent
 from akadze.app import Akadze
 from akadze.hooks import HookFailed, async_call_watcher, name_of, told
 from akadze.job import Job
@@ -42,14 +42,13 @@ _SET_SLEEPING = statement("workers", "set_sleeping")
 _TUNE_SESSION = statement("session", "tune_session")
 _LIMIT_WAITING = statement("session", "limit_waiting")
 _RESET_WAITING = statement("session", "reset_waiting")
+_BEGIN_EXCHANGE = statement("session", "begin_exchange")
+_COMMIT = statement("session", "commit")
 
 logger = get_logger("akadze.job")
 
 #: An outcome: id, run number, JSON object for finish_runs.
 Outcome = tuple[int, int, str]
-
-_Cursor = psycopg.AsyncRawCursor[Any] | None
-_Sent = tuple[_Cursor, _Cursor, _Cursor, _Cursor]
 
 #: Keys looked at per level in one claim. Up to this many the choice is exact; beyond, claims rotate through them.
 _LANES = 300
@@ -199,6 +198,8 @@ class Exchange:
             if refusal.hung:
                 # What it waited for was cancelled, and SQLAlchemy may have given the connection up for that.
                 await self._give_up_hooked()
+            elif self._hooked is not None:
+                self._hooked.wire.forget()
             return await self._watched_carefully(outcomes, free, refusal)
 
     async def _alone(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
@@ -207,13 +208,11 @@ class Exchange:
         # A transaction of its own where several statements share locks, or where a pooler keeps no session settings;
         # else the pipeline itself is one implicit transaction.
         explicit = stepping or not held.direct
-        async with held.raw.pipeline():
-            if explicit:
-                await held.raw.execute("begin isolation level read committed", prepare=False)
-            sent = await self._send(held, outcomes, free, stepping=stepping)
-            if explicit:
-                await held.raw.execute("commit", prepare=False)
-        return await self._received(sent, free)
+        sent = self._statements(held, outcomes, free, stepping=stepping)
+        if explicit:
+            sent = [(_BEGIN_EXCHANGE, {}), *sent, (_COMMIT, {})]
+        answers = await self._talk(held, sent)
+        return self._received(answers, free)
 
     async def _watched(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         """Exchange and call the on_transition hooks in the same transaction; raise Refusal if one of them raises."""
@@ -223,14 +222,13 @@ class Exchange:
         stepping = bool(free) and self._stepping
         assert held.owner is not None
         async with held.owner.begin():
-            # SQLAlchemy has begun, and psycopg begins with the first of these: one round trip for all of them.
-            async with held.raw.pipeline():
-                sent = await self._send(held, outcomes, free, stepping=stepping, watched=True)
-            answer = await self._received(sent, free)
+            # SQLAlchemy believes that it has begun, and psycopg would begin with its first statement.
+            sent = self._statements(held, outcomes, free, stepping=stepping, watched=True)
+            answers = await self._talk(held, [(_BEGIN_EXCHANGE, {}), *sent])
+            answer = self._received(answers, free)
             ended = {key[0]: key for key in answer.written}
-            jobs = sent[3]
-            if jobs is not None:
-                for row in await held.as_dicts(jobs):
+            if outcomes:
+                for row in answers[_READ_JOBS].as_dicts():
                     if row["id"] in ended:
                         await self._call(held, partial(_rows.job, row), RUNNING, row["state"], ended[row["id"]])
             for claimed in answer.rows:
@@ -254,8 +252,8 @@ class Exchange:
                 await held.execute(_TUNE_SESSION, local=True)
             chosen = None
             if stepping:
-                choice = await self._send_choice(held, outcomes, free, watched=True)
-                chosen = await choice.fetchone()
+                answers = await self._talk(held, self._choice(outcomes, free, watched=True))
+                chosen = answers[self._chooser].rows[0]
             written, refused = await finish(caller, hooks, self._worker_id, outcomes, {refusal.run})
             rows: list[ClaimedRow] = []
             if free:
@@ -267,7 +265,11 @@ class Exchange:
                 rows = [row for row in rows if row[ID] not in put_back]
         return Answer(set(written), refused, rows, self._learn(chosen, rows, free))
 
-    async def _send(
+    async def _talk(self, held: HeldRaw, sent: Sequence[Sent]) -> dict[Statement, Reply]:
+        replies = await held.wire.talk(sent)
+        return {statement: reply for (statement, _), reply in zip(sent, replies, strict=True)}
+
+    def _statements(
         self,
         held: HeldRaw,
         outcomes: Sequence[Outcome],
@@ -275,41 +277,43 @@ class Exchange:
         *,
         stepping: bool,
         watched: bool = False,
-    ) -> _Sent:
-        """Put the statements of an exchange into the pipeline that is open on ``held``."""
-        chosen = finished = claimed = jobs = None
-        if not held.direct:
-            await held.execute(_TUNE_SESSION, local=True)
+    ) -> list[Sent]:
+        """Return the statements of an exchange."""
+        sent: list[Sent] = [] if held.direct else [(_TUNE_SESSION, {"local": True})]
         if stepping:
-            chosen = await self._send_choice(held, outcomes, free, watched=watched)
+            sent += self._choice(outcomes, free, watched=watched)
         if outcomes:
             text = f"[{','.join([outcome for _, _, outcome in outcomes])}]"
-            finished = await held.execute(_FINISH_RUNS, outcomes=text, worker=self._worker)
+            sent.append((_FINISH_RUNS, {"outcomes": text, "worker": self._worker}))
             if watched:
                 # Before the claim, which may start one of them again.
-                jobs = await held.execute(_READ_JOBS, ids=[outcome[0] for outcome in outcomes])
+                sent.append((_READ_JOBS, {"ids": [outcome[0] for outcome in outcomes]}))
         if stepping:
-            claimed = await held.execute(_TAKE_CHOSEN, **self._taking(free))
+            sent.append((_TAKE_CHOSEN, self._taking(free)))
         elif free:
-            claimed = await held.execute(_CLAIM_PLAIN, **self._taking(free), **self._knowing())
-        return chosen, finished, claimed, jobs
+            sent.append((_CLAIM_PLAIN, {**self._taking(free), **self._knowing()}))
+        return sent
 
-    async def _received(self, sent: _Sent, free: Mapping[str, int]) -> Answer:
-        chosen, finished, claimed, _ = sent
-        written = {(row[0], row[1]) for row in await finished.fetchall()} if finished is not None else set()
-        rows = await claimed.fetchall() if claimed is not None else []
-        again = self._learn(await chosen.fetchone() if chosen is not None else None, rows, free)
-        return Answer(written, [], rows, again)
+    def _received(self, answers: Mapping[Statement, Reply], free: Mapping[str, int]) -> Answer:
+        finished = answers.get(_FINISH_RUNS)
+        claimed = answers.get(_TAKE_CHOSEN) or answers.get(_CLAIM_PLAIN)
+        chosen = answers.get(self._chooser)
+        rows = claimed.rows if claimed is not None else []
+        again = self._learn(chosen.rows[0] if chosen is not None else None, rows, free)
+        return Answer({(row[0], row[1]) for row in finished.rows} if finished is not None else set(), [], rows, again)
 
-    async def _send_choice(
-        self, held: HeldRaw, outcomes: Sequence[Outcome], free: Mapping[str, int], *, watched: bool
-    ) -> psycopg.AsyncRawCursor[Any]:
-        await held.execute(_LIMIT_WAITING, milliseconds=str(int(_PATIENCE * 1000)))
-        choose = _CHOOSE_FAIR if self._fair else _CHOOSE_LIMITED
-        choice = await held.execute(choose, **self._choosing(outcomes, free))
+    @property
+    def _chooser(self) -> Statement:
+        return _CHOOSE_FAIR if self._fair else _CHOOSE_LIMITED
+
+    def _choice(self, outcomes: Sequence[Outcome], free: Mapping[str, int], *, watched: bool) -> list[Sent]:
+        sent: list[Sent] = [
+            (_LIMIT_WAITING, {"milliseconds": int(_PATIENCE * 1000)}),
+            (self._chooser, self._choosing(outcomes, free)),
+        ]
         if watched:
-            await held.execute(_RESET_WAITING)
-        return choice
+            sent.append((_RESET_WAITING, {}))
+        return sent
 
     def _taking(self, free: Mapping[str, int]) -> dict[str, Any]:
         return {
