@@ -4,8 +4,8 @@ A caller's connection is used as it is: akadze executes on the object that it wa
 never commits or rolls back, and opens a savepoint only around a user's hook. Rows come back as dicts, whatever row or
 cursor factory the connection has; JSON crosses as text both ways.
 
-To accept another kind of connection: write its adapter here or in ``_drivers``, and recognise it in ``async_caller`` or
-``sync_caller`` and in the two functions that tell its colour.
+To accept another kind of connection: write its adapter here, in ``_psycopg`` or in ``_drivers``, and recognise it in
+``async_caller`` or ``sync_caller`` and in the two functions that tell its colour.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Any, Protocol, cast
 
 import psycopg
-from psycopg.adapt import AdaptersMap
-from psycopg.pq import TransactionStatus
-from psycopg.rows import dict_row
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
@@ -31,6 +28,7 @@ from akadze._drivers import (
     is_driver_pool,
     is_psycopg2,
 )
+from akadze._psycopg import PsycopgAsyncCaller, PsycopgSyncCaller
 from akadze._savepoints import (
     async_savepoint,
     async_savepoint_in_autocommit,
@@ -163,67 +161,6 @@ def _streams(connection: Connection) -> bool:
     return bool(connection.get_execution_options().get("stream_results"))
 
 
-# What a caller has registered for values of its own is not for ours.
-_ADAPTERS = AdaptersMap(psycopg.adapters)
-
-
-class _AsyncCursor(psycopg.AsyncRawCursor[dict[str, Any]]):
-    @property
-    def adapters(self) -> AdaptersMap:
-        return _ADAPTERS
-
-
-class _Cursor(psycopg.RawCursor[dict[str, Any]]):
-    @property
-    def adapters(self) -> AdaptersMap:
-        return _ADAPTERS
-
-
-class _PsycopgAsync:
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self.connection = connection
-
-    async def rows(self, statement: Statement, **parameters: Any) -> Rows:
-        # A cursor of our own: the caller's may be of another class, or give rows of another shape.
-        async with _AsyncCursor(self.connection, row_factory=dict_row) as cursor:
-            await cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
-            # In a pipeline the cursor does not know yet whether rows will come.
-            return await cursor.fetchall() if statement.returns_rows else []
-
-    @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
-        idle = self.connection.info.transaction_status is TransactionStatus.IDLE
-        if idle and not self.connection.autocommit:
-            # Where nothing has begun, transaction() would begin and commit; the caller's transaction stays open.
-            await self.rows(_BEGIN_WORK)
-        async with self.connection.transaction():
-            yield
-            if self.connection.info.transaction_status is TransactionStatus.INERROR:
-                await self.rows(_BEGIN_WORK)  # raises; the commit of a broken transaction says nothing
-
-
-class _PsycopgSync:
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self.connection = connection
-
-    def rows(self, statement: Statement, **parameters: Any) -> Rows:
-        with _Cursor(self.connection, row_factory=dict_row) as cursor:
-            cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
-            # In a pipeline the cursor does not know yet whether rows will come.
-            return cursor.fetchall() if statement.returns_rows else []
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        idle = self.connection.info.transaction_status is TransactionStatus.IDLE
-        if idle and not self.connection.autocommit:
-            # Where nothing has begun, transaction() would begin and commit; the caller's transaction stays open.
-            self.rows(_BEGIN_WORK)
-        with self.connection.transaction():
-            yield
-            if self.connection.info.transaction_status is TransactionStatus.INERROR:
-                self.rows(_BEGIN_WORK)  # raises; the commit of a broken transaction says nothing
-
-
 def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> AsyncCaller:
     """Return the adapter of an async connection or session.
 
@@ -241,7 +178,7 @@ def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readi
             raise error(_NO_TRANSACTION.format(begin="async with engine.begin() as connection"))
         return _AlchemyAsync(session)
     if isinstance(session, psycopg.AsyncConnection):
-        return _PsycopgAsync(session)
+        return PsycopgAsyncCaller(session)
     if is_asyncpg(session):
         return AsyncpgCaller(session)
     raise error(_refusal(session, wanted="async", reading=reading))
@@ -260,7 +197,7 @@ def sync_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readin
             raise error(_NO_TRANSACTION.format(begin="with engine.begin() as connection"))
         return _AlchemySync(session)
     if isinstance(session, psycopg.Connection):
-        return _PsycopgSync(session)
+        return PsycopgSyncCaller(session)
     if is_psycopg2(session):
         return Psycopg2Caller(session)
     if is_django(session):

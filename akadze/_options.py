@@ -52,6 +52,11 @@ class NewJob:
     limit_key: str | None
     meta: str
 
+    @property
+    def due(self) -> bool:
+        """Whether the jobs may run at once."""
+        return self.delay is None and self.run_at is None
+
 
 def new_job(
     task: str,

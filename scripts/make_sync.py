@@ -43,6 +43,7 @@ NAMES: Mapping[str, str] = {
     "async_call_hook": "sync_call_hook",
     "async_call_watcher": "sync_call_watcher",
     "async_caller": "sync_caller",
+    "async_copier": "sync_copier",
     "async_reading": "sync_reading",
     "drain_body_async": "drain_body_sync",
     "drain_pause_async": "drain_pause_sync",

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 from akadze import _rows
 from akadze._async.transitions import tell
 from akadze._connections import AsyncCaller, async_caller
+from akadze._copy_lines import copy_lines
 from akadze._options import new_job
+from akadze._psycopg import async_copier
 from akadze._session_types import AnyAsyncSession
 from akadze._sqlstates import note_missing_tables
 from akadze._statement import statement
@@ -26,9 +28,13 @@ P = ParamSpec("P")
 _INSERT_JOB = statement("enqueue", "insert_job")
 _INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
+_COPY_JOBS = statement("enqueue", "copy_jobs")
+_WAKE_WORKERS = statement("enqueue", "wake_workers")
 
 # One jsonb value holds 255 MiB at the most; its binary form can be larger than the text.
 _MOST_BYTES = 100_000_000
+#: Jobs from which COPY is faster, with its two more round trips.
+_MANY = 200
 
 
 class BoundTask(Generic[P]):
@@ -124,7 +130,15 @@ class BoundTask(Generic[P]):
             refuse_async(on_enqueue, "on_enqueue")
             watched = bool(on_enqueue)
         text = _checked_size(f"[{','.join(texts)}]")
-        if not watched:
+        copier = async_copier(caller) if len(texts) >= _MANY and not watched and self._new.due else None
+        if copier is not None:
+            try:
+                await copier.copy(_COPY_JOBS, copy_lines(self._new, texts))
+            except Exception as error:  # it goes on as it is
+                note_missing_tables(error)
+                raise
+            await caller.rows(_WAKE_WORKERS, queue=self._new.queue)
+        elif not watched:
             await self._insert_many(caller, text, ids=False)
         else:
             async with caller.savepoint():

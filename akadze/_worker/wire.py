@@ -7,6 +7,7 @@ and makes a cursor for each; an exchange is three statements at most, many times
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -41,10 +42,7 @@ class Reply:
 
 
 class Wire:
-    """Talks over one psycopg connection, whose own statements must not be under way at the same time.
-
-    After an error the connection is in no defined state: close it.
-    """
+    """Talks over one psycopg connection, whose own statements must not be under way at the same time."""
 
     def __init__(self, raw: psycopg.AsyncConnection[Any], *, prepares: bool) -> None:
         self._raw = raw
@@ -64,8 +62,12 @@ class Wire:
         for statement, parameters in sent:
             answering += self._send(pgconn, statement, [_text(parameters[name]) for name in statement.names])
         pgconn.pipeline_sync()
-        results = await self._raw.wait(_exchange(pgconn))
-        pgconn.exit_pipeline_mode()
+        try:
+            results = await self._raw.wait(_exchange(pgconn))
+        finally:
+            # Where answers are still to come after a cancellation, the connection is of no use any more.
+            with suppress(psycopg.Error):
+                pgconn.exit_pipeline_mode()
         return [self._reply(result) for result, answers in zip(results, answering, strict=True) if answers]
 
     def _send(self, pgconn: Any, statement: Statement, parameters: list[bytes | None]) -> Sequence[bool]:
