@@ -152,6 +152,7 @@ async def test_a_worker_that_the_database_does_not_answer_stops_its_jobs_when_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("akadze._worker.serving._TO_WRITE", 0.5)
+    started = asyncio.Event()
     ended: list[float] = []
 
     async with proxied(database_url) as proxy:
@@ -159,6 +160,7 @@ async def test_a_worker_that_the_database_does_not_answer_stops_its_jobs_when_it
 
         @app.task("tick")
         async def tick() -> None:
+            started.set()
             try:
                 await asyncio.sleep(60)
             finally:
@@ -166,7 +168,7 @@ async def test_a_worker_that_the_database_does_not_answer_stops_its_jobs_when_it
 
         job_id = await enqueue(tick)
         served = await serve(app, **SHORT)
-        await table.in_state(job_id, "running")
+        await until(started.is_set)
         getattr(proxy, how)()
         last = await table.value("select extract(epoch from heartbeat_at) from akadze.workers")
         assert isinstance(await served.failed(timeout=30), AkadzeError)

@@ -209,16 +209,18 @@ async def test_a_worker_reconnects_though_every_connection_of_the_pool_is_taken(
         database_url.replace("postgresql://", "postgresql+psycopg://"), pool_size=1, max_overflow=0
     )
     app = Akadze(engine=engine)
-    release = asyncio.Event()
+    holding, release = asyncio.Event(), asyncio.Event()
 
     @app.task("hold")
     async def hold() -> None:
         async with current().complete_tx() as connection:
             await connection.exec_driver_sql("select 1")
+            holding.set()
             await release.wait()
 
     job_id = await enqueue(hold)
     served = await serve(app, heartbeat_ttl=2)
+    await until(holding.is_set)
     await table.until(f"select count(*) = 1 {SESSIONS} and state = 'idle in transaction'")
     await table.rows(f"{TERMINATE} and state <> 'idle in transaction'")
     last = await table.value("select heartbeat_at from akadze.workers")
