@@ -252,8 +252,9 @@ class Loop:
             if key not in self.runs and not self._writer.knows(key):
                 logger.warning("job %s was claimed in an answer that was lost: it is handed back", key[0])
                 self._writer.hand_back([key])
-        # Without its row, which the heartbeat writes again, what this worker claims would be taken back at once.
-        self._reconcile = not self.stopping and not await self._exchange.is_registered()
+        if self._reconcile:
+            # Without its row, which the heartbeat writes again, what this worker claims would be taken back at once.
+            self._reconcile = not self.stopping and not await self._exchange.is_registered()
 
     async def _ask_again(self, missing: list[tuple[int, int]]) -> None:
         owned = await self._exchange.owned(missing)
