@@ -17,7 +17,8 @@ logger = get_logger("akadze.worker")
 
 _FIND_UNKNOWN_TASKS = statement("queues", "find_unknown_tasks")
 
-#: Seconds between two looks. The loop asks for one as soon as it sees such a job.
+#: Seconds from the start to the first look, and between two. The loop asks for one as soon as it sees such a job.
+_FIRST: Final = 5.0
 _PERIOD: Final = 60.0
 
 
@@ -29,7 +30,7 @@ class UnknownTasks:
         self._queues = list(queues)
         self._told: set[str] = set()
         self._seen = False
-        self.next_at = time.monotonic()
+        self.next_at = time.monotonic() + _FIRST
 
     def tell(self, seen: bool) -> bool:
         """Note whether the loop sees any; return whether that is new, and a look is due."""
