@@ -64,6 +64,8 @@ class Heartbeat:
         self._rewritten = rewritten
         self._held: HeldRaw | None = None
         self._good = time.monotonic()
+        #: The worker's row may be there.
+        self.registered = False
 
     @property
     def left(self) -> float:
@@ -133,6 +135,7 @@ class Heartbeat:
         if self._held is None:
             self._held = await HeldRaw.open(self._app.engine)
         if insert:
+            self.registered = True
             rows = await self._held.rows(
                 _INSERT_WORKER,
                 id=self._id,

@@ -109,6 +109,7 @@ class Serving:
         try:
             await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():  # nothing is claimed yet, and a database that hangs does not hold up the stop
+                await self._break_off(starting)
                 return
             starting.result()
             del parts[starting]
@@ -133,6 +134,12 @@ class Serving:
         await check_schema(async_caller(held.raw))
         await self._heartbeat.register()
         logger.info("worker %s serves queues %s", self.id, ", ".join(map(repr, self._queues)))
+
+    async def _break_off(self, starting: asyncio.Task[None]) -> None:
+        await self._end([starting])
+        await self._quietly(self._heartbeat.close())
+        if self._heartbeat.registered:
+            await self._quietly(self._heartbeat.unregister())
 
     async def _watch(self, stopped: asyncio.Task[Any], parts: dict[asyncio.Task[Any], str]) -> BaseException | None:
         """Return when the stop event is set, or the cause when a part has failed."""

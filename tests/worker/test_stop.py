@@ -319,6 +319,29 @@ async def test_a_stop_that_was_set_before_the_start_ends_at_once(app: Akadze, ta
     assert await list_workers(app.engine) == ()
 
 
+async def test_a_stop_in_the_middle_of_the_registration_leaves_no_row(
+    app: Akadze, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from akadze._worker.heartbeat import Heartbeat
+
+    stop = asyncio.Event()
+    register = Heartbeat.register
+
+    async def registered(self: Heartbeat) -> None:
+        await register(self)
+        stop.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Heartbeat, "register", registered)
+    app.register(_nothing, name="task")
+    await asyncio.wait_for(Worker(app).serve(stop), 20)
+    assert await list_workers(app.engine) == ()
+
+
+async def _nothing() -> None:
+    pass
+
+
 async def test_nothing_of_a_stopped_worker_is_left_in_the_process_or_on_the_server(
     app: Akadze, table: Table, serve: Serve
 ) -> None:
