@@ -24,6 +24,9 @@ _GIVEN_URL = os.environ.get("AKADZE_DATABASE_URL")
 _XDIST_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 _TABLES = "select tablename from pg_tables where schemaname = 'akadze' and tablename <> 'schema_migrations'"
+_SIZE = "select sum(pg_relation_size(oid)) from pg_class where relnamespace = 'akadze'::regnamespace and relkind = 'r'"
+#: Bytes in the tables up to which deleting their rows is faster than new files for each table and index.
+_SMALL = 500_000
 _RELATIONS = """
 select relname, relkind, relnatts from pg_class join pg_namespace on pg_namespace.oid = relnamespace
 where nspname = 'akadze' order by relname
@@ -143,10 +146,19 @@ class Database:
                 if leftover not in self._kept:
                     connection.execute(leftover[0])
             if connection.execute(_RELATIONS).fetchall() == self._relations:
-                names = [sql.Identifier("akadze", name) for (name,) in connection.execute(_TABLES)]
-                connection.execute(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(names)))
+                self._empty(connection)
                 return
         self.migrate()
+
+    def _empty(self, connection: psycopg.Connection) -> None:
+        names = [sql.Identifier("akadze", name) for (name,) in connection.execute(_TABLES)]
+        size = connection.execute(_SIZE).fetchone()
+        if size is not None and size[0] < _SMALL:
+            deletes = [sql.SQL("delete from {}").format(name) for name in names]
+            restart = sql.SQL("select setval('akadze.jobs_id_seq', 1, false)")
+            connection.execute(sql.SQL("; ").join([*deletes, restart]))
+        else:
+            connection.execute(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(names)))
 
     def _end_other_sessions(self, connection: psycopg.Connection) -> None:
         deadline = time.monotonic() + 20
