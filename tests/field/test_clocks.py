@@ -64,20 +64,20 @@ async def test_b057_an_interval_is_not_counted_from_the_start_of_a_process(
     app: Akadze, serve: Serve, table: Table, full: bool
 ) -> None:
     scale = 20 if full else 1
-    app.grace = timedelta(seconds=scale / 2)
-    app.register(lambda: None, name="tick")
-    app.add_schedule("tick", every=timedelta(seconds=scale))
-    start = datetime.now(UTC)
-    end = start + timedelta(seconds=(9 if full else 4) * scale)
+    end = datetime.now(UTC) + timedelta(seconds=(9 if full else 4) * scale)
     lives = 0
     while datetime.now(UTC) < end:
-        served = await serve()
+        newborn = Akadze(engine=app.engine, grace=timedelta(seconds=scale / 2))
+        newborn.register(lambda: None, name="tick")
+        newborn.add_schedule("tick", every=scale * SECOND)
+        served = await serve(newborn)
         await asyncio.sleep(0.4 * scale)  # the life of a worker, shorter than the interval
         await served.stop()
         lives += 1
 
     slots = [row["run_at"] for row in await table.rows("select run_at from akadze.jobs order by run_at")]
     assert lives > len(slots) >= (8 if full else 3)
+    assert slots[0].timestamp() % scale == 0
     assert slots == [slots[0] + number * scale * SECOND for number in range(len(slots))]
 
 
@@ -177,8 +177,6 @@ def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: Wor
             *("--queue", "default", "--queue", queue),
             environment=clock(timedelta(minutes=ahead)),
             slots=4,
-            heartbeat_interval=0.4,
-            heartbeat_ttl=2,
         )
     world.until("select count(*) = 2 from akadze.workers")
     clocks = {queue: world.enqueue("clock", queue=queue)[0] for queue in minutes}
@@ -203,10 +201,10 @@ def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: Wor
         assert abs(shown - datetime.now(UTC)) > timedelta(minutes=9), f"the clock of {queue} is right"
     for job_id in delayed:
         job = world.job(job_id)
-        assert 2 * SECOND <= job["started_at"] - job["created_at"] < 4 * SECOND
+        assert 2 * SECOND <= job["started_at"] - job["created_at"] < 6 * SECOND
     for job_id in again:
         job = world.job(job_id)
-        assert SECOND <= job["started_at"] - job["created_at"] < 3 * SECOND
+        assert SECOND <= job["started_at"] - job["created_at"] < 6 * SECOND
     assert world.value("select max(run_count) from akadze.jobs where id <> all (%s)", again) == 1
     assert world.rows("select * from akadze.jobs where attempt > 0 and task <> 'broken'") == []
     assert world.value("select count(*) from public.runs") == len(long + delayed + expiring + again * 2)

@@ -90,27 +90,33 @@ async def in_order_of_start(table: Table) -> list[int]:
 async def test_b099_six_workers_together_never_run_more_than_the_limit(
     app: Akadze, serve: Serve, table: Table, database_url: str, full: bool, raw: Raw
 ) -> None:
-    count, shortest, longest = (300, 0.02, 0.06) if full else (60, 0.005, 0.02)
+    count, shortest, longest = (306, 0.02, 0.06) if full else (54, 0.005, 0.02)
     chance = random.Random(99)
     await table.rows("create table public.runs (key text, started timestamptz, stopped timestamptz)")
 
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as log:
 
-        @app.task("work")
         async def work() -> None:
             # Both instants are the database's, taken within the body.
             started = await (await log.execute("select clock_timestamp()")).fetchone()
             await asyncio.sleep(chance.uniform(shortest, longest))
             await log.execute("insert into public.runs values (%s, %s, clock_timestamp())", ["v", *(started or ())])
 
+        # In three queues: of one queue, all workers that are woken at once would choose the same first jobs.
+        tasks = [app.register(work, name=queue, queue=queue) for queue in ("a", "b", "c")]
         await set_limit(raw, "v", max_running=2)
-        ids = await enqueue_many(work, [{}] * count, limit_key="v")
-        for _ in range(6):
-            await serve(slots=5)
+        for task in tasks * 2:
+            await serve(queues=[task.queue], slots=5)
         running = []
-        async with asyncio.timeout(120):
-            while not await ended(table, *ids):
-                running.append(await table.value("select count(*) from akadze.jobs where state = 'running'"))
+        for _ in range(6):
+            # All six sleep, and are woken at once: nobody's choice has seen the claims of the others.
+            await table.until("select bool_and(sleeping) from akadze.workers")
+            async with app.engine.begin() as connection:
+                for task in tasks:
+                    await task.using(session=connection, limit_key="v").enqueue_many([{}] * (count // 18))
+            async with asyncio.timeout(60):
+                while await table.value("select exists (select from akadze.jobs where state <> 'succeeded')"):
+                    running.append(await table.value("select count(*) from akadze.jobs where state = 'running'"))
 
     assert max(running) == 2
     assert await table.value("select count(*) from public.runs") == count
@@ -126,13 +132,13 @@ def test_b101_a_job_of_a_dead_worker_does_not_hold_up_its_own_rescue(world: Worl
         with logged():
             await asyncio.sleep({seconds})
     """
-    first = world.worker(source.format(seconds=60), slots=2, heartbeat_interval=0.4, heartbeat_ttl=2)
+    first = world.worker(source.format(seconds=60), slots=2)
     held, waiting = world.enqueue("work", 2, limit_key="k")
     world.in_state(held, "running")
     world.until("select count(*) = 1 from public.runs")
     first.kill()
 
-    world.worker(source.format(seconds=0.1), slots=2, heartbeat_interval=0.4, heartbeat_ttl=2)
+    world.worker(source.format(seconds=0.1), slots=2)
 
     for job_id in (held, waiting):
         assert world.in_state(job_id, "succeeded", "failed")["state"] == "succeeded"
@@ -160,8 +166,8 @@ async def test_b103_a_batch_starts_no_more_than_the_rate_allows(
     begun = await table.value("select min(started_at) from akadze.jobs")
     last_free = await table.value("select max(started_at) from akadze.jobs where limit_key is null")
     last = await table.value("select max(started_at) from akadze.jobs where limit_key = 'r'")
-    assert last_free - begun < SECOND
-    assert 3 * window <= last - begun < 4 * window + SECOND
+    assert last_free - begun < 2 * SECOND
+    assert 3 * window <= last - begun < 4 * window + 5 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -210,7 +216,7 @@ async def test_b106_a_busy_tenant_does_not_keep_the_others_waiting(
     order = await in_order_of_start(table)
     last = max(order.index(job_id) for job_id in others)
     assert len(set(order[before : last + 1]) - set(others)) < 5, "the fifth next big job came before one of the others"
-    assert await table.value("select max(started_at) from akadze.jobs where id = any (%s)", others) - added < SECOND
+    assert await table.value("select max(started_at) from akadze.jobs where id = any (%s)", others) - added < 3 * SECOND
     # Those that started between the two looks had been claimed before it was there.
     assert order.index(urgent) <= len(known) + 4
 
