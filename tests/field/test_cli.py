@@ -8,7 +8,7 @@ import socket
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +101,18 @@ def test_b134_counts_of_a_big_table_are_right_and_quick(
     if full:
         with psycopg.connect(database_url) as reader:
             for read in (akadze.sync.queue_snapshot, render_metrics):
-                assert median_seconds(read, reader) < 0.3
+                # On a machine that is busy or slow the bound grows with what a plain sum takes, about 0.1 s else.
+                taken = median_seconds(lambda: read(reader))  # noqa: B023 - called at once
+                assert taken < max(0.3, 3 * median_seconds(lambda: reader.execute(_SUM).fetchall()))
 
 
-def median_seconds(read: Any, source: psycopg.Connection) -> float:
+_SUM = "select sum(i) from generate_series(1, 1000000) i"
+
+
+def median_seconds(read: Callable[[], object]) -> float:
     def seconds() -> float:
         started = time.perf_counter()
-        read(source)
+        read()
         return time.perf_counter() - started
 
     return statistics.median(seconds() for _ in range(20))
