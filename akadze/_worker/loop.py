@@ -139,6 +139,8 @@ class Loop:
         if self._reconcile or (now >= self._next_reconcile and not self.stopping):
             await self._look_for_lost_answers()
             self._next_reconcile = now + 2 * self._rescue_interval
+            if self._reconcile:
+                return True
         if not self.stopping and now >= self._next_survey and not self._claim_first(now):
             due = await self._look_ahead(now)
             if not due and not self._writer and (self._asleep or not self._listening):
@@ -167,7 +169,7 @@ class Loop:
 
     def _claimable(self, writing: int) -> dict[str, int]:
         """Return how many jobs of each queue to claim in an exchange that writes so many outcomes."""
-        free = {} if self.stopping or self._reconcile else self._slots.free()
+        free = {} if self.stopping else self._slots.free()
         if self._portion >= MOST:
             return free
         claimable, room = {}, self._portion - writing
@@ -254,6 +256,7 @@ class Loop:
                 self._writer.hand_back([key])
         if self._reconcile:
             # Without its row, which the heartbeat writes again, what this worker claims would be taken back at once.
+            # What has ended waits for the next claim, too: it may be of a job whose claim the server has lost.
             self._reconcile = not self.stopping and not await self._exchange.is_registered()
 
     async def _ask_again(self, missing: list[tuple[int, int]]) -> None:

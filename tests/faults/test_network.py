@@ -19,7 +19,7 @@ from tests.worker.serving import Serve, workers
 from tests.worker.table import Table, enqueue, enqueue_many
 
 #: Sent by each duty of a worker on its own connection.
-CLAIMING = b"with recursive"
+CLAIMING = b"run_count = j.run_count + 1"
 BEATING = b"insert into akadze.workers"
 LISTENING = b"listen akadze"
 
