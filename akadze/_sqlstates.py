@@ -14,7 +14,8 @@ LOCK_NOT_AVAILABLE = "55P03"
 # Classes and codes after which the same statement may well succeed: connection lost, too many connections or out of
 # memory, restart, cancelled or timed out, deadlock or serialization failure, lock timeout, read-only standby.
 _PASSING_CLASSES = ("08", "53", "57", "58", "40")
-_PASSING = frozenset({LOCK_NOT_AVAILABLE, "25006", "25P03"})
+# 26000 is a prepared statement that a hook has deallocated: the next connection prepares anew.
+_PASSING = frozenset({LOCK_NOT_AVAILABLE, "25006", "25P03", "26000"})
 # Of those classes, what waiting does not mend: the database is gone.
 _LASTING = frozenset({"57P04"})
 

@@ -31,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "heavy: takes long or much of the machine, and has a short form; see --full")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    # Half of the time a test waits for something; each process has a server of its own.
+    return min(2 * (os.cpu_count() or 1), 4)
+
+
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     """Tell whether heavy tests are to run in full."""

@@ -198,8 +198,6 @@ class Exchange:
             if refusal.hung:
                 # What it waited for was cancelled, and SQLAlchemy may have given the connection up for that.
                 await self._give_up_hooked()
-            elif self._hooked is not None:
-                self._hooked.wire.forget()
             return await self._watched_carefully(outcomes, free, refusal)
 
     async def _alone(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
@@ -252,7 +250,9 @@ class Exchange:
                 await held.execute(_TUNE_SESSION, local=True)
             chosen = None
             if stepping:
-                answers = await self._talk(held, self._choice(outcomes, free, watched=True))
+                idle = held.raw.info.transaction_status is TransactionStatus.IDLE
+                begin: list[Sent] = [(_BEGIN_EXCHANGE, {})] if idle else []
+                answers = await self._talk(held, [*begin, *self._choice(outcomes, free, watched=True)])
                 chosen = answers[self._chooser].rows[0]
             written, refused = await finish(caller, hooks, self._worker_id, outcomes, {refusal.run})
             rows: list[ClaimedRow] = []

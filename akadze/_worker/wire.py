@@ -48,11 +48,6 @@ class Wire:
         self._raw = raw
         self._prepares = prepares
         self._prepared: dict[Statement, bytes] = {}
-        self._number = 0
-
-    def forget(self) -> None:
-        """Prepare anew: psycopg deallocates every prepared statement of a session after a rollback."""
-        self._prepared.clear()
 
     async def talk(self, sent: Sequence[Sent]) -> list[Reply]:
         """Send all, and return the answers; raise the first error. Outside a transaction they are one of their own."""
@@ -77,9 +72,8 @@ class Wire:
             return _ANSWER
         name, new = self._prepared.get(statement), False
         if name is None:
-            # Never a name twice; psycopg's own begin with an underscore.
-            self._number += 1
-            name = self._prepared[statement] = f"akadze_{self._number}".encode()
+            # psycopg's own names begin with an underscore.
+            name = self._prepared[statement] = f"akadze_{len(self._prepared)}".encode()
             pgconn.send_prepare(name, statement.numbered.encode())
             new = True
         pgconn.send_query_prepared(name, parameters, result_format=pq.Format.BINARY)

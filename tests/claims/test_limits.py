@@ -275,7 +275,7 @@ async def test_a_shorter_window_holds_from_the_next_claim_on(line: Line, claimer
 
 
 async def test_b110_finished_and_deleted_jobs_do_not_change_the_count_of_starts(line: Line, claimer: Claimer) -> None:
-    await line.limit("r", max_starts=5, window=10)
+    await line.limit("r", max_starts=5, window=1000)
     await line.client.sql(
         "insert into akadze.jobs (task, limit_key, state, started_at, finished_at)"
         " select 'work', 'r', 'succeeded', now(), now() from generate_series(1, 2000)"
@@ -291,9 +291,9 @@ async def test_b110_finished_and_deleted_jobs_do_not_change_the_count_of_starts(
 
     # Another worker, of one of the queues only.
     assert await claimer.claim({"q2": 10}) == []
-    await line.age_starts("r", 9.9)
+    await line.age_starts("r", 900)
     assert await claimer.claim({"q2": 10}) == []
-    await line.age_starts("r", 0.2)
+    await line.age_starts("r", 200)
     begun = await claimer.claim({"q2": 10})
     assert len(begun) == 5
 
