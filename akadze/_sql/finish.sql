@@ -65,7 +65,26 @@ where j.state = 'running' and j.worker_id = cast(:worker as uuid)
 -- name: refuse_claims
 -- Puts jobs back whose on_transition hook refused the claim that this same transaction made: as if they had not been claimed, but
 -- not before :delay seconds, so that they do not stand at the head of the line at once. Nobody else has seen them running.
-update akadze.jobs j
-set state = 'queued', run_count = j.run_count - 1, worker_id = null, run_at = now() + make_interval(secs => cast(:delay as double precision))
-where j.id = any (cast(:ids as bigint[])) and j.state = 'running' and j.worker_id = cast(:worker as uuid)
-returning j.id
+-- unmarked: their starts do not count for the rate of their keys either, else a job that is refused again and again would use up
+-- what the others may start. A mark has the time of its start; the claim's locks on the limits rows are still held.
+with refused as (
+  update akadze.jobs j
+  set state = 'queued', run_count = j.run_count - 1, worker_id = null, run_at = now() + make_interval(secs => cast(:delay as double precision))
+  where j.id = any (cast(:ids as bigint[])) and j.state = 'running' and j.worker_id = cast(:worker as uuid)
+  returning j.id, j.limit_key, j.started_at
+), start as materialized (
+  select r.limit_key, r.started_at, count(*) as refused
+  from refused r
+  where r.limit_key is not null
+  group by r.limit_key, r.started_at
+), unmarked as (
+  delete from akadze.limit_starts s
+  where s.ctid = any (array(
+    select m.ctid
+    from start t
+    cross join lateral (
+      select o.ctid from akadze.limit_starts o where o.key = t.limit_key and o.started_at = t.started_at limit t.refused
+    ) m))
+)
+select r.id
+from refused r
