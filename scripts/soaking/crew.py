@@ -21,7 +21,14 @@ _OPTIONS = (
 _SCRIPTS = Path(__file__).parent.parent
 #: What a worker may say when it ends by itself.
 _LEASE = "no heartbeat of this worker succeeded within"
-_AWAY = ("OperationalError", "connection failed", "connection refused", "out of reach", "the database system is")
+_AWAY = (
+    "OperationalError",
+    "connection failed",
+    "connection refused",
+    "out of reach",
+    "the database system is",
+    "server closed",
+)
 
 
 class Member:

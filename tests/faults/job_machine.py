@@ -22,7 +22,7 @@ KEYS = st.sampled_from(["a", "b"])
 ANY = st.integers(0, 11)
 FIRST = st.integers(0, 3) | ANY
 # Times lie half a step from those that `advance` reaches, so that no reading of the clock is a close one.
-DELAYS = st.sampled_from([0.0, 0.0, 0.0, 1050.0, 3050.0])
+DELAYS = st.sampled_from([0.0, 0.0, 0.0, -1050.0, 1050.0, 3050.0])
 EXPIRIES = st.sampled_from([None, None, None, 550.0, 2550.0])
 PRIORITIES = st.sampled_from([0, 0, 1, -1])
 ENDINGS = st.builds(
@@ -219,9 +219,13 @@ class JobMachine(RuleBasedStateMachine):
         before = self.tables.now()
         expires_at = None if expires is None else datetime.now(UTC) + timedelta(seconds=expires)
         options: dict[str, Any] = {
-            "priority": priority, "max_attempts": max_attempts, "delay": timedelta(seconds=delay),
-            "unique_key": unique, "limit_key": limit, "expires_at": expires_at,
+            "priority": priority, "max_attempts": max_attempts, "unique_key": unique, "limit_key": limit,
+            "expires_at": expires_at,
         }  # fmt: skip
+        if delay < 0:
+            options["run_at"] = datetime.now(UTC) + timedelta(seconds=delay)
+        else:
+            options["delay"] = timedelta(seconds=delay)
 
         async def on_async(session: Any) -> None:
             bound = app.tasks[task].using(session=session, **options)
