@@ -117,7 +117,7 @@ class HeldRaw:
     async def open_shared(cls, engine: AsyncEngine) -> HeldRaw:
         """Open one whose transactions are begun and ended on ``owner``, which hooks get as their connection."""
         held = await cls.open(psycopg_engine(engine))
-        # Where psycopg has prepared statements of its own, it deallocates all there are after a rollback to a savepoint.
+        # Where psycopg has prepared statements of its own, it deallocates all there are after any rollback.
         held.raw.prepare_threshold = None
         try:
             await held.raw.set_autocommit(False)
