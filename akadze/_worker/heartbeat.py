@@ -124,11 +124,20 @@ class Heartbeat:
     async def unregister(self) -> None:
         """Delete the worker's row, when its jobs have been handed back."""
         try:
-            if self._held is None:
-                self._held = await HeldRaw.open(self._app.engine)
-            await self._held.rows(_DELETE_WORKER, id=self._id)
+            await self._delete()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            # The connection may have died since the last beat.
+            await self._drop()
+            await self._delete()
         finally:
             await self._drop()
+
+    async def _delete(self) -> None:
+        if self._held is None:
+            self._held = await HeldRaw.open(self._app.engine)
+        await self._held.rows(_DELETE_WORKER, id=self._id)
 
     async def _send(self, *, insert: bool) -> bool:
         start = time.monotonic()

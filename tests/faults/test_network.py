@@ -187,6 +187,16 @@ async def test_a_worker_that_cannot_beat_stops_in_time_and_hands_its_jobs_back_w
     assert (row["state"], row["attempt"], row["run_count"], row["errors"]) == ("queued", 0, 1, [])
 
 
+async def test_a_worker_whose_heartbeat_connection_has_died_since_the_last_beat_leaves_no_row_at_its_stop(
+    wires: Wires, table: Table, serve: Serve, runs: Runs
+) -> None:
+    served = await serve(heartbeat_interval=20, heartbeat_ttl=60)
+    (beating,) = wires.carrying(BEATING)
+    beating.cut()
+    await served.stop()
+    assert await table.value("select count(*) from akadze.workers") == 0
+
+
 @pytest.mark.parametrize("how", [Wire.end_answers, Wire.end_requests], ids=lambda how: how.__name__)
 async def test_a_worker_whose_claiming_connection_is_half_dead_goes_on_over_another(
     wires: Wires, table: Table, serve: Serve, runs: Runs, how: Any
