@@ -29,6 +29,8 @@ logger = get_logger("akadze.worker")
 
 #: Seconds that bodies have to end after they were cancelled.
 _TO_END: Final = 1.0
+#: Seconds until they are cancelled once more, where the lease has ended.
+_TO_HEED: Final = 0.1
 #: Seconds that the last outcomes may take, and the last statements after them.
 _TO_WRITE: Final = 5.0
 #: The same after the end of the lease, for outcomes only where plain functions go on in threads: others may run those
@@ -160,7 +162,7 @@ class Serving:
             cause = await self._wait_for_runs(parts)
         if cause is not None and not isinstance(cause, asyncio.CancelledError):
             logger.error("worker %s stops: %s", self.id, without_password(first_line(cause)))
-        await self._take_back()
+        await self._take_back(at_once=isinstance(cause, LeaseLost))
         if isinstance(cause, LeaseLost) and self._loop.in_threads:
             logger.warning("worker %s: plain functions run on until the process ends", self.id)
             self._to_write = min(_IN_HASTE, _TO_WRITE)
@@ -212,15 +214,21 @@ class Serving:
             hurry.cancel()
         return None
 
-    async def _take_back(self) -> None:
-        """Cancel the bodies that still run and give them a moment to end; name those that do not."""
+    async def _take_back(self, *, at_once: bool) -> None:
+        """Cancel the bodies that still run and give them a moment to end; name those that do not.
+
+        ``at_once``: others may have their jobs any moment. Those that go on are cancelled again soon, which also ends
+        one that waits in psycopg for a database that does not answer.
+        """
         runs = [run for run in self._loop.runs.values() if run.running is not None]
         for run in runs:
             run.taken_back = True
-            if run.running is not None:
+            if run.running is not None and not at_once:
                 run.running.cancel()
         tasks = [run.running for run in runs if run.running is not None]
-        if tasks:
+        if tasks and at_once:
+            await end_tasks(tasks, patience=_TO_END, first=_TO_HEED)
+        elif tasks:
             await asyncio.wait(tasks, timeout=_TO_END)
         for run in [*self._loop.runs.values()]:
             self._loop.runs.pop((run.id, run.number))

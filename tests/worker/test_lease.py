@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from akadze import Akadze, AkadzeError, current, list_workers
 from tests.waiting import until
@@ -204,3 +205,32 @@ async def test_a_heartbeat_that_hangs_is_tried_again_on_another_connection_befor
         await table.until(f"{waiting} and pid <> %s", first, timeout=2.5)
     await table.until("select now() - heartbeat_at < interval '0.5 s' from akadze.workers")
     assert served.up
+
+
+async def test_a_body_that_waits_for_a_silent_database_ends_with_the_lease(
+    database_url: str, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """psycopg answers the first cancellation by asking the server to stop, and waits as long as nobody answers."""
+    ended: list[float] = []
+    async with proxied(database_url) as proxy:
+        app = Akadze(database_url=proxy.url)
+
+        @app.task("wait")
+        async def wait() -> None:
+            try:
+                async with current().complete_tx() as connection:
+                    await connection.execute(text("select pg_sleep(60)"))
+            finally:
+                ended.append(time.time())
+
+        await enqueue(wait)
+        served = await serve(app, **SHORT)
+        await table.until("select exists (select from pg_stat_activity where query = 'select pg_sleep(60)')")
+        proxy.freeze()
+        last = await table.value("select extract(epoch from heartbeat_at) from akadze.workers")
+        assert isinstance(await served.failed(timeout=30), AkadzeError)
+        assert len(ended) == 1
+        assert ended[0] - float(last) < 1.0 + 0.6
+        assert not any("left behind" in record.getMessage() for record in caplog.records)
+        proxy.restore()
+        await app.aclose()
