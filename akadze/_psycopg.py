@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import dict_row
+from psycopg.rows import tuple_row
 
 from akadze._statement import Statement, statement
 
@@ -21,13 +21,13 @@ Rows = list[dict[str, Any]]
 _ADAPTERS = AdaptersMap(psycopg.adapters)
 
 
-class _AsyncCursor(psycopg.AsyncRawCursor[dict[str, Any]]):
+class _AsyncCursor(psycopg.AsyncRawCursor[tuple[Any, ...]]):
     @property
     def adapters(self) -> AdaptersMap:
         return _ADAPTERS
 
 
-class _Cursor(psycopg.RawCursor[dict[str, Any]]):
+class _Cursor(psycopg.RawCursor[tuple[Any, ...]]):
     @property
     def adapters(self) -> AdaptersMap:
         return _ADAPTERS
@@ -40,11 +40,12 @@ class PsycopgAsyncCaller:
         self.connection = connection
 
     async def rows(self, statement: Statement, **parameters: Any) -> Rows:
-        # A cursor of our own: the caller's may be of another class, or give rows of another shape.
-        async with _AsyncCursor(self.connection, row_factory=dict_row) as cursor:
-            await cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
-            # In a pipeline the cursor does not know yet whether rows will come.
-            return await cursor.fetchall() if statement.returns_rows else []
+        # A cursor of our own: the caller's may be of another class, or give rows of another shape. It holds nothing
+        # that would have to be closed.
+        cursor = _AsyncCursor(self.connection, row_factory=tuple_row)
+        await cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
+        # In a pipeline the cursor does not know yet whether rows will come.
+        return _as_dicts(statement, cursor, await cursor.fetchall()) if statement.returns_rows else []
 
     async def copy(self, statement: Statement, lines: str) -> None:
         """Send the lines, in COPY's text format, to a COPY FROM STDIN, in the caller's transaction."""
@@ -71,10 +72,10 @@ class PsycopgSyncCaller:
         self.connection = connection
 
     def rows(self, statement: Statement, **parameters: Any) -> Rows:
-        with _Cursor(self.connection, row_factory=dict_row) as cursor:
-            cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
-            # In a pipeline the cursor does not know yet whether rows will come.
-            return cursor.fetchall() if statement.returns_rows else []
+        cursor = _Cursor(self.connection, row_factory=tuple_row)
+        cursor.execute(statement.numbered, [parameters[name] for name in statement.names] or None)
+        # In a pipeline the cursor does not know yet whether rows will come.
+        return _as_dicts(statement, cursor, cursor.fetchall()) if statement.returns_rows else []
 
     def copy(self, statement: Statement, lines: str) -> None:
         """Send the lines, in COPY's text format, to a COPY FROM STDIN, in the caller's transaction."""
@@ -110,6 +111,14 @@ def sync_copier(caller: object) -> PsycopgSyncCaller | None:
 
 def _outside_pipeline(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
     return connection.pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def _as_dicts(statement: Statement, cursor: _AsyncCursor | _Cursor, rows: list[tuple[Any, ...]]) -> Rows:
+    if not rows:
+        return []
+    if statement.columns is None:
+        statement.columns = tuple(column.name for column in cursor.description or ())
+    return [dict(zip(statement.columns, row, strict=True)) for row in rows]
 
 
 def _encoded(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], text: str) -> bytes:

@@ -27,6 +27,8 @@ class Statement:
         self.sql = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
         self.names = tuple(dict.fromkeys(_BIND.findall(self.sql)))
         self.returns_rows = _QUERY.search(self.sql) is not None
+        #: The names of the columns of its answer, once somebody has seen one.
+        self.columns: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Statement({self.name})"
