@@ -27,7 +27,7 @@ EXPIRIES = st.sampled_from([None, None, None, 550.0, 2550.0])
 PRIORITIES = st.sampled_from([0, 0, 1, -1])
 ENDINGS = st.builds(
     Ending,
-    st.sampled_from(["success", "error", "retry", "snooze", "fail", "cancel", "hand_back", "hand_back"]),
+    st.sampled_from(["success", "error", "retry", "snooze", "fail", "fail", "cancel", "hand_back", "hand_back"]),
     st.sampled_from([0.0, 1050.0]),
 )
 EXCHANGES = st.fixed_dictionaries(
@@ -188,7 +188,7 @@ class JobMachine(RuleBasedStateMachine):
         job: dict[str, Any] = {"colour": SYNC, "task": "work", "priority": 0, "delay": 0.0, "unique": None}
         self.enqueue(**job, max_attempts=bad, expires=None, limit=None, count=plain)
         self.enqueue(**job, max_attempts=3, expires=None, limit="a", count=limited)
-        self.enqueue(**job, max_attempts=3, expires=550.0, limit=None, count=doomed)
+        self.enqueue(**job, max_attempts=bad, expires=550.0, limit=None, count=doomed)
 
     @step(times=10, job=JOBS, commit=st.sampled_from([True, True, True, False]))
     def enqueue_one(self, job: dict[str, Any], commit: bool) -> None:

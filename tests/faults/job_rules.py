@@ -126,7 +126,7 @@ class JobSteps(JobMachine):
         if job.active and commit:
             job.cancel = True
 
-    @step(colour=COLOURS, which=ANY)
+    @step(times=5, colour=COLOURS, which=ANY)
     def put_back(self, colour: str, which: int) -> None:
         """Requeue, which only a failed job allows whose unique key is free."""
         if not self.model.jobs:

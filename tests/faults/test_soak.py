@@ -271,7 +271,7 @@ def test_the_history_of_a_job_tells_its_runs() -> None:
 def test_every_promise_is_kept_in_a_soak(full: bool, tmp_path: Path) -> None:
     if dev.find_binaries() is None:
         pytest.skip("no PostgreSQL is found to start a server of its own")
-    minutes, pause = ("1", "4") if full else ("0.12", "1.2")
+    minutes, pause = ("1", "4") if full else ("0.08", "0.8")
     command = [sys.executable, SCRIPTS / "soak.py", "--minutes", minutes, "--pause", pause, "--seed", "5"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=600, env={**os.environ, "TMPDIR": str(tmp_path)}
