@@ -65,6 +65,7 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
         )
         hooks = app.hooks.on_transition
     worker_id = uuid4()
+    put_off: list[int] = []
     if joined is None:
         await _register(app, worker_id)
     try:
@@ -72,16 +73,17 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
             async with _step(app, joined) as caller:
                 while await cancel_doomed(caller, hooks, None):
                     pass
-                run = await _claim(app, caller, worker_id, joined)
-                ready = None if run is not None else await _ready(app, caller)
+                run = await _claim(app, caller, worker_id, joined, put_off)
+                ready = None if run is not None else await _ready(app, caller, put_off)
             if run is not None:
-                await _finish(app, joined, run)
+                if await _finish(app, joined, run):
+                    put_off.append(run.id)
             elif ready is None:
                 return
             else:
                 await drain_pause_async()
         async with _step(app, joined) as caller:
-            ready = await _ready(app, caller)
+            ready = await _ready(app, caller, put_off)
         if ready is not None:
             raise AkadzeError(
                 f"jobs of task {ready!r} are still ready after {limit} runs: raise limit, or see what makes them"
@@ -91,9 +93,11 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
             await _unregister(app, worker_id)
 
 
-async def _claim(app: Akadze, caller: AsyncCaller, worker_id: UUID, joined: AsyncCaller | None) -> ClaimedRun | None:
+async def _claim(
+    app: Akadze, caller: AsyncCaller, worker_id: UUID, joined: AsyncCaller | None, put_off: list[int]
+) -> ClaimedRun | None:
     await caller.rows(_LOCK_LIMITS)
-    rows = await caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id))
+    rows = await caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id), put_off=put_off)
     if not rows or await watch_claims(
         caller, app.hooks.on_transition, worker_id, [(rows[0]["id"], rows[0]["run_count"])]
     ):
@@ -101,8 +105,8 @@ async def _claim(app: Akadze, caller: AsyncCaller, worker_id: UUID, joined: Asyn
     return ClaimedRun(app, worker_id, _rows.claimed(rows[0]), joined)
 
 
-async def _ready(app: Akadze, caller: AsyncCaller) -> str | None:
-    rows = await caller.rows(_FIND_READY, tasks=sorted(app.tasks))
+async def _ready(app: Akadze, caller: AsyncCaller, put_off: list[int]) -> str | None:
+    rows = await caller.rows(_FIND_READY, tasks=sorted(app.tasks), put_off=put_off)
     if not rows:
         return None
     task: str = rows[0]["task"]
@@ -111,16 +115,17 @@ async def _ready(app: Akadze, caller: AsyncCaller) -> str | None:
     return task
 
 
-async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> None:
+async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> bool:
+    """Run the body and write its outcome; tell whether the job is queued again for later."""
     move = await drain_body_async(run)
     if move is None:
-        return
+        return False
     outcome = (run.id, run.number, move.outcome(run.id, run.number))
     for _ in range(_TRIES):
         async with _step(app, joined) as caller:
             written, refused = await finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
             if written or refused or not await _is_owned(caller, run):
-                return
+                return bool(move.delay)
         # A claim or a cancel request of somebody else holds the row for a moment.
         await drain_pause_async()
     raise AkadzeError(

@@ -7,11 +7,13 @@ select m.key from akadze.limits m order by m.key for update
 
 -- name: claim_ready
 -- Starts the best job that limits allow. Safe beside workers: skip locked, and the limits rows are locked by lock_limits.
--- The columns are those of ClaimedRow, instants as ISO text.
+-- The columns are those of ClaimedRow, instants as ISO text. put_off: jobs that this drain has run and that asked for a delay; a slow
+-- drain must not run them again because the delay has passed meanwhile.
 with best as materialized (
   select j.id
   from akadze.jobs j
   where j.state = 'queued' and j.run_at <= statement_timestamp() and j.task = any (cast(:tasks as text[]))
+    and j.id <> all (cast(:put_off as bigint[]))
     and (least(j.expires_at, j.cancel_requested_at) > statement_timestamp()) is not false
     and not exists (select from akadze.queue_pauses p where p.queue = j.queue)
     and not exists (
@@ -44,7 +46,7 @@ from claimed c
 -- The task of a job that is ready whatever its limits say, one that is not registered first. Reads only.
 select j.task, j.task = any (cast(:tasks as text[])) as known
 from akadze.jobs j
-where j.state = 'queued' and j.run_at <= statement_timestamp()
+where j.state = 'queued' and j.run_at <= statement_timestamp() and j.id <> all (cast(:put_off as bigint[]))
   and not exists (select from akadze.queue_pauses p where p.queue = j.queue)
 order by j.task = any (cast(:tasks as text[])), j.id
 limit 1

@@ -63,6 +63,7 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     )
     hooks = app.hooks.on_transition
     worker_id = uuid4()
+    put_off: list[int] = []
     if joined is None:
         _register(app, worker_id)
     try:
@@ -70,16 +71,17 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
             with _step(app, joined) as caller:
                 while cancel_doomed(caller, hooks, None):
                     pass
-                run = _claim(app, caller, worker_id, joined)
-                ready = None if run is not None else _ready(app, caller)
+                run = _claim(app, caller, worker_id, joined, put_off)
+                ready = None if run is not None else _ready(app, caller, put_off)
             if run is not None:
-                _finish(app, joined, run)
+                if _finish(app, joined, run):
+                    put_off.append(run.id)
             elif ready is None:
                 return
             else:
                 drain_pause_sync()
         with _step(app, joined) as caller:
-            ready = _ready(app, caller)
+            ready = _ready(app, caller, put_off)
         if ready is not None:
             raise AkadzeError(
                 f"jobs of task {ready!r} are still ready after {limit} runs: raise limit, or see what makes them"
@@ -89,16 +91,18 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
             _unregister(app, worker_id)
 
 
-def _claim(app: Akadze, caller: SyncCaller, worker_id: UUID, joined: SyncCaller | None) -> ClaimedRun | None:
+def _claim(
+    app: Akadze, caller: SyncCaller, worker_id: UUID, joined: SyncCaller | None, put_off: list[int]
+) -> ClaimedRun | None:
     caller.rows(_LOCK_LIMITS)
-    rows = caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id))
+    rows = caller.rows(_CLAIM_READY, tasks=sorted(app.tasks), worker=str(worker_id), put_off=put_off)
     if not rows or watch_claims(caller, app.hooks.on_transition, worker_id, [(rows[0]["id"], rows[0]["run_count"])]):
         return None
     return ClaimedRun(app, worker_id, _rows.claimed(rows[0]), joined)
 
 
-def _ready(app: Akadze, caller: SyncCaller) -> str | None:
-    rows = caller.rows(_FIND_READY, tasks=sorted(app.tasks))
+def _ready(app: Akadze, caller: SyncCaller, put_off: list[int]) -> str | None:
+    rows = caller.rows(_FIND_READY, tasks=sorted(app.tasks), put_off=put_off)
     if not rows:
         return None
     task: str = rows[0]["task"]
@@ -107,16 +111,17 @@ def _ready(app: Akadze, caller: SyncCaller) -> str | None:
     return task
 
 
-def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> None:
+def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> bool:
+    """Run the body and write its outcome; tell whether the job is queued again for later."""
     move = drain_body_sync(run)
     if move is None:
-        return
+        return False
     outcome = (run.id, run.number, move.outcome(run.id, run.number))
     for _ in range(_TRIES):
         with _step(app, joined) as caller:
             written, refused = finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
             if written or refused or not _is_owned(caller, run):
-                return
+                return bool(move.delay)
         # A claim or a cancel request of somebody else holds the row for a moment.
         drain_pause_sync()
     raise AkadzeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from akadze import Akadze, AkadzeError, EnqueueError, list_workers, pause_queue, request_cancel
+from akadze import Akadze, AkadzeError, EnqueueError, Retry, Snooze, list_workers, pause_queue, request_cancel
 from akadze.testing import drain
 from tests.coroutines import coroutine_task
 
@@ -108,6 +109,28 @@ async def test_jobs_of_the_future_stay_queued(
     await drain(app)
     assert ran == [2]
     assert await states(rows) == ["queued", "succeeded"]
+
+
+@pytest.mark.parametrize("kind", [Retry, Snooze])
+async def test_a_job_that_puts_itself_off_waits_for_the_next_drain_however_slow_this_one_is(
+    kind: Any, engine: Engine, app: Akadze, rows: Rows
+) -> None:
+    @app.task("later", priority=1)
+    def later() -> None:
+        raise kind(timedelta(milliseconds=100))
+
+    @app.task("slow")
+    def slow() -> None:
+        time.sleep(0.3)
+
+    async with engine.begin() as connection:
+        await later.using(session=connection).enqueue()
+        await slow.using(session=connection).enqueue()
+    await drain(app)
+    assert await states(rows) == ["queued", "succeeded"]
+    assert await rows("select run_count from akadze.jobs where run_at <= now() and state = 'queued'") == [
+        {"run_count": 1}
+    ]
 
 
 async def test_jobs_of_a_paused_queue_stay_queued_whatever_they_are(

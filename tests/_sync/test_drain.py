@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from akadze import Akadze, AkadzeError, EnqueueError
+from akadze import Akadze, AkadzeError, EnqueueError, Retry, Snooze
 from akadze.sync import list_workers, pause_queue, request_cancel
 from akadze.sync.testing import drain
 from tests.coroutines import coroutine_task
@@ -107,6 +108,26 @@ def test_jobs_of_the_future_stay_queued(engine: Engine, work: Any, app: Akadze, 
     drain(app)
     assert ran == [2]
     assert states(rows) == ["queued", "succeeded"]
+
+
+@pytest.mark.parametrize("kind", [Retry, Snooze])
+def test_a_job_that_puts_itself_off_waits_for_the_next_drain_however_slow_this_one_is(
+    kind: Any, engine: Engine, app: Akadze, rows: Rows
+) -> None:
+    @app.task("later", priority=1)
+    def later() -> None:
+        raise kind(timedelta(milliseconds=100))
+
+    @app.task("slow")
+    def slow() -> None:
+        time.sleep(0.3)
+
+    with engine.begin() as connection:
+        later.using(session=connection).enqueue()
+        slow.using(session=connection).enqueue()
+    drain(app)
+    assert states(rows) == ["queued", "succeeded"]
+    assert rows("select run_count from akadze.jobs where run_at <= now() and state = 'queued'") == [{"run_count": 1}]
 
 
 def test_jobs_of_a_paused_queue_stay_queued_whatever_they_are(
