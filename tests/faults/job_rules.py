@@ -35,7 +35,7 @@ class JobSteps(JobMachine):
         with self.tables.sync.transaction():
             caller = sync_caller(self.tables.sync)
             caller.rows(_LOCK_LIMITS)
-            found = caller.rows(_CLAIM_READY, tasks=sorted(KNOWN), worker=str(self.tables.owners[worker]))
+            found = caller.rows(_CLAIM_READY, tasks=sorted(KNOWN), worker=str(self.tables.owners[worker]), put_off=[])
         full = {key for key in self.model.limits if (room := self.model.room(key, before)) is not None and room <= 0}
         ready = [
             job for job in self.model.jobs.values() if self.model.startable(job, before) and job.limit_key not in full

@@ -188,7 +188,8 @@ async def test_a_run_that_lost_its_job_finds_out_at_the_end_of_the_block(
             connection.execute("update akadze.jobs set run_count = run_count + 1, attempt = 1")
 
     job_id = await enqueue(blocks.register(rescue_and_claim, catching=RunLost))
-    await serve()
+    # Its look for claims whose answer was lost, which would hand a made-up run back, comes no sooner than this.
+    await serve(heartbeat_interval=60, heartbeat_ttl=300)
     await until(lambda: blocks.caught)
     assert f"run 1 no longer owns job {job_id}" in str(blocks.caught[0])
     assert await written(table) == 0
