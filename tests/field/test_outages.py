@@ -48,6 +48,8 @@ def test_b013_a_break_of_the_database_does_not_end_a_worker(
         [job_id] = own_world.enqueue("quick")
 
         own_world.in_state(job_id, "succeeded", timeout=15)
+        # Each of its connections comes back by itself; until the last has, an outage is the same one.
+        wait_until(lambda said=outages: worker.stderr.count("the database is back") >= said, timeout=30)
 
     assert {row["pid"] for row in own_world.rows("select pid from public.runs")} == {worker.pid}
     assert worker.returncode is None
