@@ -100,13 +100,19 @@ def _exchange(pgconn: Any) -> Generator[Wait, Ready | int, list[pq.abc.PGresult]
             pgconn.consume_input()
     results: list[pq.abc.PGresult] = []
     failure = None
+    ended = False
     while True:
         while pgconn.is_busy():
             yield Wait.R
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None:
-            continue  # the end of one statement
+            # The end of one statement. Twice in a row it would be that of all, and asking on would hold up the loop.
+            if ended:
+                raise psycopg.OperationalError("the server's answers ended before the end of the pipeline")
+            ended = True
+            continue
+        ended = False
         status = result.status
         if status == pq.ExecStatus.PIPELINE_SYNC:
             break
