@@ -52,6 +52,20 @@ class NewJob:
     limit_key: str | None
     meta: str
 
+    def shared(self) -> dict[str, Any]:
+        """Return what insert_job and insert_jobs take alike."""
+        return {
+            "task": self.task,
+            "queue": self.queue,
+            "priority": self.priority,
+            "max_attempts": self.max_attempts,
+            "delay": self.delay,
+            "run_at": self.run_at,
+            "expires_at": self.expires_at,
+            "limit_key": self.limit_key,
+            "meta": self.meta,
+        }
+
     @property
     def due(self) -> bool:
         """Whether the jobs may run at once."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -42,10 +45,15 @@ def sqlstate(error: BaseException) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def note_missing_tables(error: BaseException) -> None:
+@contextmanager
+def missing_tables_noted() -> Iterator[None]:
     """Say in an error about akadze's tables not being there what to run. It stays the driver's own error."""
-    if sqlstate(error) in _NO_TABLE_OR_SCHEMA and "akadze" in str(driver_error(error)):
-        error.add_note("akadze's tables are not in this database: run `akadze migrate` on it first")
+    try:
+        yield
+    except Exception as error:
+        if sqlstate(error) in _NO_TABLE_OR_SCHEMA and "akadze" in str(driver_error(error)):
+            error.add_note("akadze's tables are not in this database: run `akadze migrate` on it first")
+        raise
 
 
 def is_transient(error: BaseException) -> bool:

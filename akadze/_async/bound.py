@@ -13,7 +13,7 @@ from akadze._copy_lines import copy_lines
 from akadze._options import new_job
 from akadze._psycopg import async_copier
 from akadze._session_types import AnyAsyncSession
-from akadze._sqlstates import note_missing_tables
+from akadze._sqlstates import missing_tables_noted
 from akadze._statement import statement
 from akadze._states import CANCELLED, QUEUED
 from akadze.errors import DuplicateJob, EnqueueError
@@ -132,11 +132,8 @@ class BoundTask(Generic[P]):
         text = _checked_size(f"[{','.join(texts)}]")
         copier = async_copier(caller) if len(texts) >= _MANY and not watched and self._new.due else None
         if copier is not None:
-            try:
+            with missing_tables_noted():
                 await copier.copy(_COPY_JOBS, copy_lines(self._new, texts))
-            except Exception as error:  # it goes on as it is
-                note_missing_tables(error)
-                raise
             await caller.rows(_WAKE_WORKERS, queue=self._new.queue)
         elif not watched:
             await self._insert_many(caller, text, ids=False)
@@ -156,47 +153,17 @@ class BoundTask(Generic[P]):
             raise EnqueueError(f"item {number}: {error}") from None
 
     async def _insert(self, caller: AsyncCaller, text: str) -> dict[str, Any]:
-        new = self._new
-        try:
-            rows = await caller.rows(
-                _INSERT_JOB if new.unique_key is None else _INSERT_UNIQUE_JOB,
-                task=new.task,
-                queue=new.queue,
-                priority=new.priority,
-                max_attempts=new.max_attempts,
-                delay=new.delay,
-                run_at=new.run_at,
-                expires_at=new.expires_at,
-                limit_key=new.limit_key,
-                meta=new.meta,
-                args=text,
-                **({} if new.unique_key is None else {"unique_key": new.unique_key}),
-            )
-        except Exception as error:  # it goes on as it is
-            note_missing_tables(error)
-            raise
+        shared = self._new.shared()
+        with missing_tables_noted():
+            if self._new.unique_key is None:
+                rows = await caller.rows(_INSERT_JOB, **shared, args=text)
+            else:
+                rows = await caller.rows(_INSERT_UNIQUE_JOB, **shared, args=text, unique_key=self._new.unique_key)
         return rows[0]
 
     async def _insert_many(self, caller: AsyncCaller, text: str, *, ids: bool) -> list[int]:
-        new = self._new
-        try:
-            rows = await caller.rows(
-                _INSERT_JOBS,
-                task=new.task,
-                queue=new.queue,
-                priority=new.priority,
-                max_attempts=new.max_attempts,
-                delay=new.delay,
-                run_at=new.run_at,
-                expires_at=new.expires_at,
-                limit_key=new.limit_key,
-                meta=new.meta,
-                items=text,
-                ids=ids,
-            )
-        except Exception as error:  # it goes on as it is
-            note_missing_tables(error)
-            raise
+        with missing_tables_noted():
+            rows = await caller.rows(_INSERT_JOBS, **self._new.shared(), items=text, ids=ids)
         return rows[0]["ids"] or []
 
 

@@ -342,7 +342,10 @@ async def test_b110_a_claim_reads_none_of_the_finished_jobs_of_its_key(
                 " where relid = 'akadze.jobs'::regclass"
             )
         assert 0 < read < 1000
-    assert min(took) < 0.5  # the case's 0.1 s, on a machine that may be busy
+    # On a machine that is busy or slow the bound grows with what a plain sum takes, about 0.1 s else.
+    began = time.monotonic()
+    await client.value("select sum(i) from generate_series(1, 1000000) i")
+    assert min(took) < max(0.1, time.monotonic() - began)
 
 
 @pytest.mark.heavy
