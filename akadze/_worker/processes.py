@@ -24,6 +24,8 @@ _WRONG_USE: Final = 2
 _STARTED: Final = 5.0
 #: Failed starts in a row, over all processes together, after which the supervisor gives up; times their number.
 _GIVE_UP: Final = 3
+#: What the children get for the first signal, the second, and so on in turn; they take either for the other.
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds before a process that died is replaced, at first; doubled with each failed start.
 _PAUSE: Final = 0.2
 
@@ -76,9 +78,11 @@ class Supervisor:
         self._events.put(child)
 
     def _pass_on(self) -> None:
+        # Two signals of one number are one to a process that had no time for the first; of two numbers they stay two.
+        number = _PASSED_ON[self._signals % len(_PASSED_ON)]
         self._signals += 1
         for child, _ in self._children.values():
-            child.send_signal(signal.SIGTERM)
+            child.send_signal(number)
 
     def _ended(self, child: subprocess.Popen[bytes], lifeline: int) -> None:
         _, started = self._children.pop(child.pid)

@@ -68,3 +68,22 @@ def test_a_second_signal_hands_back_what_runs_in_every_process(start_worker: Sta
     assert supervisor.wait() == 0
     assert {table.job(job_id)["state"] for job_id in jobs} == {"queued"}
     assert {table.job(job_id)["attempt"] for job_id in jobs} == {0}
+
+
+def test_two_signals_stay_two_for_a_process_that_had_no_time_for_the_first(start_worker: Starter, table: Table) -> None:
+    slow = IDLE.replace('return "sent"', "await asyncio.sleep(60)\n    return 'late'")
+    supervisor = start_worker(slow, *TWO, "--shutdown-timeout", "50s")
+    jobs = [table.insert(), table.insert()]
+    wait_until(lambda: all(table.job(job_id)["state"] == "running" for job_id in jobs))
+    held = min(pids(table))
+    os.kill(held, signal.SIGSTOP)
+    try:
+        supervisor.terminate()
+        supervisor.wait_for_output("stops")
+        supervisor.terminate()
+        # The other process has both signals once its job is handed back, and so has the one that is held.
+        wait_until(lambda: len(rows_of_workers(table)) == 1)
+    finally:
+        os.kill(held, signal.SIGCONT)
+    assert supervisor.wait() == 0
+    assert {table.job(job_id)["state"] for job_id in jobs} == {"queued"}
