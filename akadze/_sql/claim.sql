@@ -6,19 +6,22 @@
 -- Claims up to :slots jobs for each of :queues, best first: priority, run_at, id.
 -- Safe: rows are locked as they are read and locked ones are skipped, so two claims never take one job; a row that was changed
 -- meanwhile is checked again (read committed). A key that has a limits row is left alone here, whatever the caller believes.
--- Levels are the priorities of a queue. Between two known levels (known_*: with the run_at from which to read) one probe looks
--- for a new level; no known levels is the full look. The known run_at spares the dead index entries in front of it.
+-- Levels are the priorities of a queue. Between two known levels (known_*: with the place behind which to read, run_at and id) one
+-- probe looks for a new level; no known levels is the full look. The known place spares the dead index entries in front of it.
+-- Rows are updated by the place where they were locked, without a second look into an index. A row that was changed between the
+-- snapshot and the lock has a newer version that this statement does not see: it is left for the next claim.
 -- Time is that of the statement: hooks of outcomes may have run for long in this transaction.
 -- The aggregate and "offset 0" keep the lateral queries whole: flattened, they would be run, and would lock, once per use.
 with recursive known as materialized (
-  select k.queue, k.priority, k.run_at
-  from unnest(cast(:known_queues as text[]), cast(:known_priorities as smallint[]), cast(:known_run_ats as timestamptz[])) as k(queue, priority, run_at)
+  select k.queue, k.priority, k.run_at, k.id
+  from unnest(cast(:known_queues as text[]), cast(:known_priorities as smallint[]), cast(:known_run_ats as timestamptz[]), cast(:known_ids as bigint[]))
+    as k(queue, priority, run_at, id)
 ), level as (
-  select q.queue collate "C" as queue, 32768 as priority, cast('{}' as bigint[]) as ids, q.slots as room
+  select q.queue collate "C" as queue, 32768 as priority, cast('{}' as tid[]) as places, q.slots as room
   from unnest(cast(:queues as text[]), cast(:slots as integer[])) as q(queue, slots)
   where not exists (select from akadze.queue_pauses p where p.queue = q.queue)
   union all
-  select l.queue, step.priority, line.ids, l.room - cardinality(line.ids)
+  select l.queue, step.priority, line.places, l.room - cardinality(line.places)
   from level l
   cross join lateral (
     select max(k.priority) as priority from known k where k.queue = l.queue and k.priority < l.priority
@@ -32,11 +35,13 @@ with recursive known as materialized (
     offset 0
   ) step
   cross join lateral (
-    select coalesce(array_agg(b.id), cast('{}' as bigint[])) as ids
+    select coalesce(array_agg(b.place), cast('{}' as tid[])) as places
     from (
-      select j.id from akadze.jobs j
+      select j.ctid as place from akadze.jobs j
       where j.state = 'queued' and j.queue = l.queue and j.priority = step.priority and j.run_at <= statement_timestamp()
-        and j.run_at >= coalesce((select k.run_at from known k where k.queue = l.queue and k.priority = step.priority), '-infinity')
+        and (j.run_at, j.id) > (
+          coalesce((select k.run_at from known k where k.queue = l.queue and k.priority = step.priority), '-infinity'),
+          coalesce((select k.id from known k where k.queue = l.queue and k.priority = step.priority), 0))
         and j.task = any (cast(:tasks as text[]))
         and (least(j.expires_at, j.cancel_requested_at) > statement_timestamp()) is not false
         and (j.limit_key is null or not exists (select from akadze.limits m where m.key = j.limit_key))
@@ -49,7 +54,7 @@ with recursive known as materialized (
 ), claimed as (
   update akadze.jobs j
   set state = 'running', run_count = j.run_count + 1, worker_id = cast(:worker as uuid), started_at = statement_timestamp()
-  where j.id = any (array(select unnest(l.ids) from level l))
+  where j.ctid = any (array(select unnest(l.places) from level l))
   returning j.id, j.task, j.queue, j.priority, j.args, j.meta, j.run_count, j.attempt, j.max_attempts, j.snoozes, j.run_at,
     j.expires_at, j.unique_key, j.limit_key, j.cancel_requested_at, j.errors, j.started_at
 )

@@ -6,21 +6,27 @@
 -- they got, so a run that lost its job writes nothing.
 -- skip locked: a row that somebody's open transaction holds (request_cancel) does not hold up the others; it is missing in the
 -- answer, and the worker asks owned_runs about it: still owned means try again, else it is lost.
+-- They are updated by the place where they were locked, without a second look into an index. A row that was changed between the
+-- snapshot and the lock (a cancel request) has a newer version that this statement does not see: it is missing likewise.
+-- Each run is found by its job's id: nothing that says running may be a plain condition there, or the planner may read the index
+-- of what runs once for each outcome, if it was nearly empty at the last analyse.
 -- Rows are locked in id order, as everywhere. A cancel request wins over everything but success.
 -- The end is told by the clock: the transaction of a drain may be older than the start.
 with outcome as materialized (
   select o.id, o.run, o.state, o.attempt, o.snoozes, o.delay, o.error, o.result
   from jsonb_to_recordset(cast(cast(:outcomes as text) as jsonb)) as o(
     id bigint, run integer, state text, attempt integer, snoozes integer, delay double precision, error jsonb, result jsonb)
+  order by o.id
 ), mine as materialized (
-  select j.id, o.run, o.attempt, o.snoozes, o.delay, o.error, o.result,
+  select j.place, o.run, o.attempt, o.snoozes, o.delay, o.error, o.result,
     case when j.cancel_requested_at is not null and o.state <> 'succeeded' then 'cancelled' else o.state end as state
   from outcome o
-  join akadze.jobs j on j.id = o.id
-  where j.id = any (array(select p.id from outcome p)) and j.state = 'running'
-    and j.worker_id = cast(:worker as uuid) and j.run_count = o.run
-  order by j.id
-  for update of j skip locked
+  cross join lateral (
+    select j.ctid as place, j.cancel_requested_at
+    from akadze.jobs j
+    where j.id = o.id and j.state || '' = 'running' and j.worker_id = cast(:worker as uuid) and j.run_count = o.run
+    for update of j skip locked
+  ) j
 )
 update akadze.jobs j
 set state = m.state,
@@ -35,7 +41,7 @@ set state = m.state,
     else j.errors || jsonb_build_array(m.error) end,
   result = case when m.state = 'succeeded' then nullif(m.result, 'null') else j.result end
 from mine m
-where j.id = m.id
+where j.ctid = m.place
 returning j.id, j.run_count, j.state
 
 -- name: complete_run

@@ -56,7 +56,7 @@ _LEAST_SPARE = 10
 #: Seconds for which a claim waits for a limit that somebody holds: other workers' claims are over sooner.
 _PATIENCE = 1.0
 
-_NOTHING_KNOWN = {"known_queues": "{}", "known_priorities": "{}", "known_run_ats": "{}"}
+_NOTHING_KNOWN = {"known_queues": "{}", "known_priorities": "{}", "known_run_ats": "{}", "known_ids": "{}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class Exchange:
         self._hooked: HeldRaw | None = None
         self._stepping = fair
         self._held_up = False
-        # What the answers taught: where each level's line begins, candidates beyond the slots, where the keys go on.
-        self._known: dict[tuple[str, int], datetime] = {}
+        # What the answers taught: behind which place each level's line goes on, candidates beyond the slots, where the keys go on.
+        self._known: dict[tuple[str, int], tuple[datetime, int]] = {}
         self._spare = float(_LEAST_SPARE)
         self._after = ""
 
@@ -329,7 +329,8 @@ class Exchange:
         return {
             "known_queues": literals.texts(queue for queue, _ in self._known),
             "known_priorities": literals.plain(priority for _, priority in self._known),
-            "known_run_ats": literals.texts(run_at.isoformat() for run_at in self._known.values()),
+            "known_run_ats": literals.texts(run_at.isoformat() for run_at, _ in self._known.values()),
+            "known_ids": literals.plain(job_id for _, job_id in self._known.values()),
         }
 
     def _choosing(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> dict[str, Any]:
@@ -345,9 +346,9 @@ class Exchange:
     def _learn(self, chosen: Any, rows: Sequence[ClaimedRow], free: Mapping[str, int]) -> bool:
         wanted = sum(free.values())
         if chosen is None:
-            # The last job of a level is where its line begins now.
+            # Behind the last job of a level its line goes on.
             for row in rows:
-                self._known[(row[QUEUE], row[PRIORITY])] = row[RUN_AT]
+                self._known[(row[QUEUE], row[PRIORITY])] = (row[RUN_AT], row[ID])
             if len(rows) < wanted:
                 self.forget()
             return False
@@ -361,7 +362,7 @@ class Exchange:
         else:
             self._spare = max(_LEAST_SPARE, self._spare * 0.9)
             for queue, priority, began in windows or []:
-                self._known[(queue, priority)] = datetime.fromisoformat(began)
+                self._known[(queue, priority)] = (datetime.fromisoformat(began), 0)
         return bounded and len(rows) < wanted
 
     async def _call(

@@ -332,6 +332,8 @@ class Loop:
         except BaseException:  # a fault of this house: the job goes back rather than be forgotten
             logger.exception("job %s: its run broke off", run.id)
             move = _verdict.HAND_BACK
+        # The task's context leads to the run: a circle would wait for the garbage collector, job after job.
+        run.running = None
         self._slots.give(run.queue)
         if self.runs.pop((run.id, run.number), None) is not None and move is not None:
             self._writer.add(run, move)

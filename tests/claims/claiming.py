@@ -93,4 +93,5 @@ def _knowing(known: Sequence[tuple[str, int, Any]]) -> dict[str, Any]:
         "known_queues": [queue for queue, _, _ in known],
         "known_priorities": [priority for _, priority, _ in known],
         "known_run_ats": [run_at for _, _, run_at in known],
+        "known_ids": [0 for _ in known],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from enum import Enum
@@ -69,10 +70,10 @@ def _watch(connection: Any, job: Job, from_state: str, to_state: str) -> None:
     """Only its presence counts."""
 
 
-def done(row: tuple[Any, ...], state: str = "succeeded") -> tuple[int, int, str]:
+def done(row: tuple[Any, ...], state: str = "succeeded", **fields: Any) -> tuple[int, int, str]:
     """The outcome of the run that a claim's row began."""
     job_id, run = row[0], row[6]
-    return job_id, run, f'{{"id":{job_id},"run":{run},"state":"{state}"}}'
+    return job_id, run, json.dumps({"id": job_id, "run": run, "state": state, **fields})
 
 
 def ids(rows: list[tuple[Any, ...]]) -> list[int]:

@@ -146,7 +146,7 @@ async def test_an_exchange_writes_outcomes_and_claims_what_they_put_back_in_one_
     first, second = await line.add(2)
     begun = (await exchange.exchange([], {"default": 2})).rows
 
-    answer = await exchange.exchange([done(begun[0]), done(begun[1], "queued")], {"default": 2})
+    answer = await exchange.exchange([done(begun[0]), done(begun[1], "queued", delay=0)], {"default": 2})
 
     assert answer.written == {(first, 1), (second, 1)}
     assert [(row[0], row[6]) for row in answer.rows] == [(second, 2)]

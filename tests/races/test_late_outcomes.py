@@ -104,7 +104,7 @@ async def test_without_looking_at_the_state_a_late_outcome_would_end_a_job_that_
     await line.client.sql("update akadze.jobs set state = 'queued' where id = %s", [job_id])
     assert await claimer.finish(begun) == []
 
-    careless = variant(FINISH_RUNS, ("j.state = 'running'\n    and ", ""))
+    careless = variant(FINISH_RUNS, ("j.state || '' = 'running' and ", ""))
     await claimer.client.run(careless, outcomes=outcomes(begun, "succeeded"), worker=str(claimer.worker))
 
     assert await line.state(job_id) == "succeeded"
