@@ -5,6 +5,8 @@
 -- :lanes bounds the keys looked at per level (null: all); a bounded look starts behind :after, so that the caller can rotate.
 -- last_key is the first of the keys at which a level's look was cut, so that the next look leaves out none of any level.
 -- known_*: where each level's near rows began in the last answer (windows): dead index entries before them are not read again.
+-- :near: rows of the line that are read beyond twice the room before the lanes are asked; any number gives the same answer. Where
+-- lanes are few they are the cheaper way, where they are many the rows are.
 -- :spare: candidates beyond the free slots, for rows that other workers take first. :finishing: runs that this exchange finishes,
 -- not counted as running any more.
 -- "offset 0" keeps a lateral query a nested loop: else the planner may count for every row of limits first.
@@ -45,7 +47,7 @@ with recursive known as materialized (
       where j.state = 'queued' and j.queue = l.queue and j.priority = step.priority and j.run_at <= now()
         and j.run_at >= coalesce((select k.run_at from known k where k.queue = l.queue and k.priority = step.priority), '-infinity')
       order by j.run_at, j.id
-      limit 100 + 2 * l.room
+      limit cast(:near as integer) + 2 * l.room
     ), near_key as materialized (
       select k.key, r.room - cardinality(array_positions(l.keys, k.key)) as room
       from (select distinct n.key from near n where n.fit) k
@@ -68,7 +70,7 @@ with recursive known as materialized (
       ) f
       where f.place <= f.room or f.room is null
     ), deep as materialized (
-      select (select count(*) from near_fit) < l.room and (select count(*) from near) >= 100 + 2 * l.room as needed
+      select (select count(*) from near_fit) < l.room and (select count(*) from near) >= cast(:near as integer) + 2 * l.room as needed
     ), key_lane as (
       select x.key, x.run_at, x.id, x.fit
       from (
@@ -236,11 +238,11 @@ with recursive known as materialized (
       where j.state = 'queued' and j.queue = l.queue and j.priority = step.priority and j.run_at <= now()
         and j.run_at >= coalesce((select k.run_at from known k where k.queue = l.queue and k.priority = step.priority), '-infinity')
       order by j.run_at, j.id
-      limit 100 + 2 * l.room
+      limit cast(:near as integer) + 2 * l.room
     ), near_head as materialized (
       select distinct on (n.key) n.key, n.run_at, n.id from near n where n.fit order by n.key, n.run_at, n.id
     ), deep as materialized (
-      select (select count(*) from near) >= 100 + 2 * l.room and (
+      select (select count(*) from near) >= cast(:near as integer) + 2 * l.room and (
         select count(*)
         from near_head n
         left join busy b on b.queue = l.queue and b.key = n.key

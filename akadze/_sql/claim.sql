@@ -6,6 +6,7 @@
 -- Claims up to :slots jobs for each of :queues, best first: priority, run_at, id.
 -- Safe: rows are locked as they are read and locked ones are skipped, so two claims never take one job; a row that was changed
 -- meanwhile is checked again (read committed). A key that has a limits row is left alone here, whatever the caller believes.
+-- :fair: a queue with a key in its line is left to choose_fair. Jobs without key are one group, so alone they are in fair order here.
 -- Levels are the priorities of a queue. Between two known levels (known_*: with the place behind which to read, run_at and id) one
 -- probe looks for a new level; no known levels is the full look. The known place spares the dead index entries in front of it.
 -- Rows are updated by the place where they were locked, without a second look into an index. A row that was changed between the
@@ -20,6 +21,7 @@ with recursive known as materialized (
   select q.queue collate "C" as queue, 32768 as priority, cast('{}' as tid[]) as places, q.slots as room
   from unnest(cast(:queues as text[]), cast(:slots as integer[])) as q(queue, slots)
   where not exists (select from akadze.queue_pauses p where p.queue = q.queue)
+    and not (cast(:fair as boolean) and exists (select from akadze.jobs k where k.state = 'queued' and k.limit_key is not null and k.queue = q.queue))
   union all
   select l.queue, step.priority, line.places, l.room - cardinality(line.places)
   from level l
@@ -71,7 +73,8 @@ order by c.priority desc, c.run_at, c.id
 -- earlier holders did. A key whose limits row choose_* did not lock (set_limit came in between) starts nothing this time.
 -- moment: one clock for counting, marking and expiry. now() is the time of BEGIN, before the wait for the locks: a mark with it
 -- would leave the window too early. Whatever may have changed while choose_* waited is looked at again: a cancel request, expiry,
--- a pause, and run_at, since another worker may have run the job meanwhile and put it back for later.
+-- a pause, and run_at, since another worker may have run the job meanwhile and put it back for later. Rows are updated by the place
+-- where they were locked, as in claim_plain.
 with moment as materialized (
   select clock_timestamp() as at
 ), chosen as materialized (
@@ -94,10 +97,10 @@ with moment as materialized (
   left join key k on k.key = c.limit_key
   where k.key is null or k.room is null or c.turn <= k.room
 ), taken as materialized (
-  select x.id
+  select x.tid
   from unnest(cast(:queues as text[]), cast(:slots as integer[])) as q(queue, slots)
   cross join lateral (
-    select j.id
+    select j.ctid as tid
     from admitted a
     join akadze.jobs j on j.id = a.id
     where a.queue = q.queue and j.state = 'queued' and j.run_at <= (select t.at from moment t) and j.cancel_requested_at is null
@@ -110,7 +113,7 @@ with moment as materialized (
 ), claimed as (
   update akadze.jobs j
   set state = 'running', run_count = j.run_count + 1, worker_id = cast(:worker as uuid), started_at = (select t.at from moment t)
-  where j.id = any (array(select t.id from taken t))
+  where j.ctid = any (array(select t.tid from taken t))
   returning j.id, j.task, j.queue, j.priority, j.args, j.meta, j.run_count, j.attempt, j.max_attempts, j.snoozes, j.run_at,
     j.expires_at, j.unique_key, j.limit_key, j.cancel_requested_at, j.errors, j.started_at
 ), marked as (
@@ -131,7 +134,7 @@ order by o.place
 -- Looks ahead, once a second: which claim is needed, whether anything can be claimed or has to be ended, and when to look next.
 -- Reads only; being out of date costs speed for a second, never a limit.
 -- unknown: a task that this worker does not know stands in the line (one probe for each task and level, jobs without key).
--- due: something may be claimable now. doomed: a queued job was asked to cancel or has expired.
+-- keyed: the line holds a job with a key. due: something may be claimable now. doomed: a queued job was asked to cancel or has expired.
 with recursive level as (
   select q.queue collate "C" as queue, 32768 as priority
   from unnest(cast(:queues as text[])) as q(queue)
@@ -155,6 +158,9 @@ with recursive level as (
   ) x
 )
 select exists (select from akadze.limits) as limited,
+  exists (
+    select from akadze.jobs j where j.state = 'queued' and j.limit_key is not null and j.queue = any (cast(:queues as text[]))
+  ) as keyed,
   exists (
     select from level l
     cross join lateral (

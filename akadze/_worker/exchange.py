@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from akadze import _rows
 from akadze._async.transitions import finish, watch_claims
-from akadze._claimed import ID, NUMBER, PRIORITY, QUEUE, RUN_AT, ClaimedRow, ClaimedRun
+from akadze._claimed import ID, NUMBER, ClaimedRow, ClaimedRun
 from akadze._connections import async_caller
 from akadze._log import get_logger
 from akadze._sqlstates import LOCK_NOT_AVAILABLE, is_connection_lost, sqlstate
@@ -22,6 +21,7 @@ from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
 from akadze._worker import literals
 from akadze._worker.connect import HeldRaw
+from akadze._worker.line import Line
 from akadze._worker.wire import Reply, Sent
 from akadze.app import Akadze
 from akadze.hooks import HookFailed, async_call_watcher, name_of, told
@@ -50,13 +50,8 @@ logger = get_logger("akadze.job")
 #: An outcome: id, run number, JSON object for finish_runs.
 Outcome = tuple[int, int, str]
 
-#: Keys looked at per level in one claim. Up to this many the choice is exact; beyond, claims rotate through them.
-_LANES = 300
-_LEAST_SPARE = 10
 #: Seconds for which a claim waits for a limit that somebody holds: other workers' claims are over sooner.
 _PATIENCE = 1.0
-
-_NOTHING_KNOWN = {"known_queues": "{}", "known_priorities": "{}", "known_run_ats": "{}", "known_ids": "{}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +68,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Survey:
     limited: bool
+    keyed: bool
     due: bool
     doomed: bool
     unknown: bool
@@ -106,10 +102,7 @@ class Exchange:
         self._hooked: HeldRaw | None = None
         self._stepping = fair
         self._held_up = False
-        # What the answers taught: behind which place each level's line goes on, candidates beyond the slots, where the keys go on.
-        self._known: dict[tuple[str, int], tuple[datetime, int]] = {}
-        self._spare = float(_LEAST_SPARE)
-        self._after = ""
+        self._line = Line()
 
     async def open(self) -> HeldRaw:
         """Return the held connection, opened anew if the last one was given up."""
@@ -134,13 +127,13 @@ class Exchange:
 
     def forget(self) -> None:
         """Look at the whole line at the next claim."""
-        self._known.clear()
+        self._line.forget()
 
     async def survey(self) -> Survey:
         held = await self.open()
         row = (await held.rows(_SURVEY, queues=self._all_queues, tasks=self._all_tasks))[0]
         survey = Survey(*row)
-        self._stepping = self._fair or survey.limited or survey.unknown
+        self._stepping = survey.limited or survey.unknown or (self._fair and survey.keyed)
         self.forget()
         return survey
 
@@ -257,8 +250,10 @@ class Exchange:
             written, refused = await finish(caller, hooks, self._worker_id, outcomes, {refusal.run})
             rows: list[ClaimedRow] = []
             if free:
-                claim = _TAKE_CHOSEN if stepping else _CLAIM_PLAIN
-                rows = await held.rows(claim, **self._taking(free), **({} if stepping else self._knowing()))
+                if stepping:
+                    rows = await held.rows(_TAKE_CHOSEN, **self._taking(free))
+                else:
+                    rows = await held.rows(_CLAIM_PLAIN, **self._plain_claim(free))
                 put_back = await watch_claims(
                     caller, hooks, self._worker_id, [(row[ID], row[NUMBER]) for row in rows], {refusal.run}
                 )
@@ -291,7 +286,7 @@ class Exchange:
         if stepping:
             sent.append((_TAKE_CHOSEN, self._taking(free)))
         elif free:
-            sent.append((_CLAIM_PLAIN, {**self._taking(free), **self._knowing()}))
+            sent.append((_CLAIM_PLAIN, self._plain_claim(free)))
         return sent
 
     def _received(self, answers: Mapping[Statement, Reply], free: Mapping[str, int]) -> Answer:
@@ -323,47 +318,25 @@ class Exchange:
             "worker": self._worker,
         }
 
-    def _knowing(self) -> dict[str, Any]:
-        if not self._known:
-            return _NOTHING_KNOWN
-        return {
-            "known_queues": literals.texts(queue for queue, _ in self._known),
-            "known_priorities": literals.plain(priority for _, priority in self._known),
-            "known_run_ats": literals.texts(run_at.isoformat() for run_at, _ in self._known.values()),
-            "known_ids": literals.plain(job_id for _, job_id in self._known.values()),
-        }
+    def _plain_claim(self, free: Mapping[str, int]) -> dict[str, Any]:
+        # Where a limit is held up, an unfair claim is better than none.
+        return {**self._taking(free), **self._line.known(), "fair": self._fair and not self._held_up}
 
     def _choosing(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> dict[str, Any]:
-        return {
-            **self._taking(free),
-            **self._knowing(),
-            "finishing": literals.plain(outcome[0] for outcome in outcomes),
-            "lanes": _LANES,
-            "after": self._after,
-            "spare": int(self._spare),
-        }
+        finishing = literals.plain(outcome[0] for outcome in outcomes)
+        return {**self._taking(free), **self._line.known(), **self._line.bounds(), "finishing": finishing}
 
     def _learn(self, chosen: Any, rows: Sequence[ClaimedRow], free: Mapping[str, int]) -> bool:
         wanted = sum(free.values())
-        if chosen is None:
-            # Behind the last job of a level its line goes on.
-            for row in rows:
-                self._known[(row[QUEUE], row[PRIORITY])] = (row[RUN_AT], row[ID])
-            if len(rows) < wanted:
-                self.forget()
-            return False
-        self._held_up = False
-        _, _, lanes, last_key, windows = chosen
-        bounded = lanes is not None and lanes >= _LANES
-        self._after = last_key if bounded else ""
-        if len(rows) < wanted:
-            self._spare = min(2 * self._spare, 6 * wanted + _LEAST_SPARE)
-            self.forget()
-        else:
-            self._spare = max(_LEAST_SPARE, self._spare * 0.9)
-            for queue, priority, began in windows or []:
-                self._known[(queue, priority)] = (datetime.fromisoformat(began), 0)
-        return bounded and len(rows) < wanted
+        if chosen is not None:
+            self._held_up = False
+            return self._line.chosen(chosen, len(rows), wanted)
+        self._line.claimed(rows, wanted)
+        if len(rows) < wanted and self._fair and not self._held_up and not self._stepping:
+            # A key may have come in, which only the other claim serves.
+            self._stepping = True
+            return True
+        return False
 
     async def _call(
         self, held: HeldRaw, read_job: Callable[[], Job], from_state: str, to_state: str, run: tuple[int, int]

@@ -229,8 +229,8 @@ class Loop:
             if not self._wake.is_set():
                 await self._wake.wait()
             return
-        # At least half of the interval, so that idle workers do not poll in step.
-        pause = self._poll_interval * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+        # Not always the whole interval, so that idle workers do not poll in step.
+        pause = self._poll_interval * random.uniform(0.75, 1)  # noqa: S311 - jitter, no secret
         pause = min(pause, max(self._next_due - time.monotonic(), 0))
         try:
             async with asyncio.timeout(pause):

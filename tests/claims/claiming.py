@@ -33,6 +33,8 @@ class Claimer:
     worker: UUID = field(default_factory=uuid4)
     lanes: int | None = None
     spare: int = 10
+    near: int = 100
+    fair: bool = False
 
     async def claim(self, slots: Slots, **known: Any) -> list[Row]:
         """Claim in a transaction of its own."""
@@ -43,7 +45,7 @@ class Claimer:
             return await self.take_jobs(slots)
 
     async def claim_plain(self, slots: Slots, *, known: Sequence[tuple[str, int, Any]] = ()) -> list[Row]:
-        return await self.client.run(self.plain, **self._taking(slots), **_knowing(known))
+        return await self.client.run(self.plain, **self._taking(slots), **_knowing(known), fair=self.fair)
 
     async def choose_jobs(
         self,
@@ -62,6 +64,7 @@ class Claimer:
             finishing=list(finishing),
             lanes=self.lanes,
             after=after,
+            near=self.near,
             spare=self.spare,
         )
         return rows[0]

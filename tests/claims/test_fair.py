@@ -165,3 +165,33 @@ async def test_groups_beyond_those_that_one_claim_looks_at_have_their_turn(
 
     # 1,200 starts and 700 groups with two jobs each: nobody waits for a second turn of others.
     assert len(served) == 700
+
+
+async def test_a_key_that_comes_into_a_line_without_keys_is_served_by_the_very_next_claim(
+    line: Line, make_exchange: MakeExchange
+) -> None:
+    """Jobs without key are one group: alone they are claimed in the plain way, which costs less."""
+    exchange = await make_exchange(fair=True)
+    await line.add(100)
+    assert not (await exchange.survey()).keyed
+    assert len((await exchange.exchange([], {"default": 5})).rows) == 5
+
+    keyed = await line.add_one(key="tenant")
+    refused = await exchange.exchange([], {"default": 2})
+    answer = await exchange.exchange([], {"default": 2})
+
+    assert (refused.rows, refused.again) == ([], True)
+    assert row_ids(answer.rows)[0] == keyed
+    assert (await exchange.survey()).keyed is False
+
+
+async def test_a_plain_claim_of_a_fair_worker_leaves_only_the_queues_with_keys_alone(
+    line: Line, connect: Connect
+) -> None:
+    claimer = Claimer(await connect(), fair=True)
+    first = await line.add_one()
+    await line.add_one(queue="keyed")
+    await line.add_one(queue="keyed", key="k")
+
+    assert ids(await claimer.claim({"default": 2, "keyed": 2})) == [first]
+    assert len(await Claimer(claimer.client).claim({"keyed": 2})) == 2

@@ -158,7 +158,7 @@ async def test_an_urgent_job_is_found_though_the_line_was_known(line: Line, make
     exchange = await make_exchange()
     await line.add(50, priority=5)
     assert len((await exchange.exchange([], {"default": 5})).rows) == 5
-    assert exchange._known
+    assert exchange._line
 
     highest = await line.add_one(priority=9)
     between = await line.add_one(priority=5, after=-60)

@@ -144,6 +144,8 @@ async def test_a_claim_takes_what_picking_one_by_one_would_take(connect: Connect
         bounded = replace(claimer, lanes=300)
         known = [tuple(level) for level in chosen["windows"] or []]
         assert (await try_claim(bounded, line.slots, known=known))[1] == expected, f"seed {seed}, bounded and known"
+        narrow = replace(claimer, near=line.chance.choice([0, 3, 20]))
+        assert (await try_claim(narrow, line.slots))[1] == expected, f"seed {seed}, the lanes instead of the rows"
         deep += (chosen["lanes"] or 0) > 0
     assert deep >= 8, "few of these lines were long enough to look at lanes"
 

@@ -378,7 +378,9 @@ async def test_what_a_run_needed_is_freed_without_the_garbage_collector(
     gc.disable()
     try:
         await table.ended(*await enqueue_many(task, [{}] * 20))
-        await until(lambda: not [found for found in gc.get_objects() if isinstance(found, ClaimedRun)])
+        await until(
+            lambda: not [found for found in gc.get_objects() if isinstance(found, ClaimedRun) and found.app is app]
+        )
     finally:
         gc.enable()
     await worker.stop()
