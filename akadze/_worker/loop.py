@@ -150,6 +150,10 @@ class Loop:
         self._tried = len(outcomes) + sum(free.values())
         if not outcomes and not free:
             return True
+        if self._asleep:
+            # Its notification may have come while no slot was free, and nothing else tells of a job that was committed
+            # late and stands before the place that is known.
+            self._exchange.forget()
         try:
             answer = await self._exchange.exchange(outcomes, free)
         except Exception as error:

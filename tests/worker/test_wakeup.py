@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from akadze import Akadze, Retry, Snooze, current, requeue, resume_queue
 from akadze.task import Task
+from tests.waiting import until
 from tests.worker.proxy import proxied
 from tests.worker.serving import Serve, Served
 from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
@@ -128,6 +130,39 @@ async def test_a_worker_wakes_by_itself_when_a_job_that_it_knows_of_becomes_due(
     planned = await enqueue(task, delay=timedelta(seconds=0.3))
     await serve(poll_interval=NEVER)
     assert (await table.ended(planned))["result"] == 4
+
+
+@pytest.mark.parametrize("kind", ["plain", "limited", "fair"])
+async def test_a_job_that_was_committed_late_is_found_when_a_slot_comes_free(
+    app: Akadze, table: Table, serve: Serve, kind: str
+) -> None:
+    """It stands before the place that the worker has read up to, and its notification finds no free slot."""
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def body() -> None:
+        started.set()
+        await go.wait()
+
+    if kind == "limited":
+        await table.rows("insert into akadze.limits (key, max_running) values ('k', 1)")
+    task = app.register(body, name="task")
+    served = await serve(poll_interval=NEVER, slots=1, fair=kind == "fair")
+    await asleep(served, table)
+    loop = served.worker._serving
+    assert loop is not None
+    # As after a long sleep: a wake-up surveys first, and no other survey is due when the run ends.
+    await until(lambda: time.monotonic() > loop._loop._next_survey + 1)
+
+    key = None if kind == "plain" else "k"
+    async with app.engine.connect() as connection:
+        await connection.begin()
+        await task.using(session=connection, limit_key=key).enqueue()
+        await enqueue(task, limit_key=key)
+        await started.wait()
+        await connection.commit()
+    go.set()
+
+    await table.until("select count(*) = 2 from akadze.jobs where state = 'succeeded'", timeout=5)
 
 
 async def test_a_full_worker_claims_again_as_soon_as_a_run_ends(app: Akadze, table: Table, serve: Serve) -> None:
