@@ -21,6 +21,9 @@ from akadze.errors import AkadzeError
 #: The names of the two tasks of akadze, by whether the function is awaited.
 PLAIN, ASYNC = "django.task", "django.async_task"
 
+#: What akadze's tasks have beyond Django's.
+_OWN_OPTIONS = ("limit_key", "unique_key", "max_attempts")
+
 _STATUS = {
     QUEUED: TaskResultStatus.READY,
     RUNNING: TaskResultStatus.RUNNING,
@@ -41,7 +44,8 @@ def load_task(path: str, **options: Any) -> Task:
     if not isinstance(found, Task):
         raise AkadzeError(f"{path} is a {type(found).__name__}, not a task of django.tasks: keep the decorator @task")
     if not hasattr(found, "limit_key"):
-        options = {name: value for name, value in options.items() if name not in ("limit_key", "unique_key")}
+        # One of another backend's kind.
+        options = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     return found.using(**options)
 
 
@@ -62,6 +66,7 @@ def read_result(alias: str, result_id: str) -> TaskResult:
             backend=given["backend"],
             limit_key=job.limit_key,
             unique_key=job.unique_key,
+            max_attempts=given.get("max_attempts"),
         ),
         id=str(job.pk),
         status=_STATUS[job.state],

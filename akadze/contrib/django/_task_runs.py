@@ -74,6 +74,9 @@ def bind(app: Akadze, result: TaskResult, connection: Any, *, default_attempts: 
     }
     if task.run_after is not None:
         arguments["run_after"] = task.run_after
+    if attempts is not None:
+        # The job's own may be the default, or more after a requeue.
+        arguments["max_attempts"] = attempts
     return bound._enqueue(arguments)  # noqa: SLF001 - enqueue() does not tell the id
 
 
@@ -84,9 +87,10 @@ def run_task(
     backend: str,
     enqueued_at: datetime,
     run_after: datetime | None = None,
+    max_attempts: int | None = None,
 ) -> Any:
     """Run a plain function of ``django.tasks``, and send the signals."""
-    run, result = _begun(path, args, kwargs, backend, enqueued_at, run_after)
+    run, result = _begun(path, args, kwargs, backend, enqueued_at, run_after, max_attempts)
     sender = type(result.task.get_backend())
     task_started.send_robust(sender, task_result=result)
     try:
@@ -108,9 +112,10 @@ async def run_async_task(
     backend: str,
     enqueued_at: datetime,
     run_after: datetime | None = None,
+    max_attempts: int | None = None,
 ) -> Any:
     """Run an async function of ``django.tasks``, and send the signals."""
-    run, result = _begun(path, args, kwargs, backend, enqueued_at, run_after)
+    run, result = _begun(path, args, kwargs, backend, enqueued_at, run_after, max_attempts)
     sender = type(result.task.get_backend())
     await task_started.asend_robust(sender, task_result=result)
     try:
@@ -132,6 +137,7 @@ def _begun(
     backend: str,
     enqueued_at: datetime,
     run_after: datetime | None,
+    max_attempts: int | None,
 ) -> tuple[Run, TaskResult]:
     run = running("a task of django.tasks")
     job, now = run.job, timezone.now()
@@ -143,6 +149,7 @@ def _begun(
         backend=backend,
         limit_key=job.limit_key,
         unique_key=job.unique_key,
+        max_attempts=max_attempts,
     )
     return run, TaskResult(
         task=task,

@@ -52,6 +52,13 @@ async def attempts_async(context: TaskContext) -> int:
     return context.attempt
 
 
+@task(takes_context=True)
+def options(context: TaskContext) -> list[Any]:
+    """Tell which of akadze's options the task has."""
+    of = context.task_result.task
+    return [of.limit_key, of.unique_key, of.max_attempts]
+
+
 class Trouble(Exception):
     """An error of this project."""
 

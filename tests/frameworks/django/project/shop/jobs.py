@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+import time
 from datetime import timedelta
 
 from asgiref.sync import sync_to_async
@@ -96,8 +98,9 @@ def retry_once() -> None:
 
 
 @app.task("count", max_attempts=2, backoff=lambda attempt: timedelta(0))
-def count() -> tuple[int, str, int]:
-    """Use the database, and tell which of its connections that was, and which thread."""
+def count(seconds: float = 0) -> tuple[int, str, int]:
+    """Use the database for a while, and tell which of its connections that was, and which thread."""
+    time.sleep(seconds)
     with connection.cursor() as cursor:
         cursor.execute("select pg_backend_pid()")
         (pid,) = cursor.fetchone()
@@ -105,7 +108,8 @@ def count() -> tuple[int, str, int]:
 
 
 @app.task("count async", max_attempts=2, backoff=lambda attempt: timedelta(0))
-async def count_async() -> int:
+async def count_async(seconds: float = 0) -> int:
+    await asyncio.sleep(seconds)
     return await Note.objects.acount()
 
 

@@ -87,8 +87,13 @@ class OwnOptions(TestCase):
         result = changed.enqueue(1)
         job = Job.objects.get()
         self.assertEqual((job.limit_key, job.unique_key, job.max_attempts), ("k", "u", 5))
-        found = default_task_backend.get_result(result.id).task
-        self.assertEqual((found.limit_key, found.unique_key), ("k", "u"))
+        self.assertEqual(default_task_backend.get_result(result.id), result)
+        self.assertEqual(default_task_backend.get_result(result.id).task, changed)
+
+    def test_a_running_task_sees_its_options(self) -> None:
+        result = drained(django_tasks.options.using(limit_key="k", unique_key="u", max_attempts=5))
+        self.assertEqual(result.return_value, ["k", "u", 5])
+        self.assertEqual(drained(django_tasks.options).return_value, [None, None, None])
 
     def test_the_decorator_takes_them_from_django_6_1_on(self) -> None:
         if django.VERSION < (6, 1):
