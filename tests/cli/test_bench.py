@@ -1,4 +1,4 @@
-"""CONTRACT 14 and the measurements of ``akadze bench``: they end, and leave nothing behind."""
+"""Contract, section 14: the measurements of ``akadze bench``: they end, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations as people type them."""
+"""Contract, section 14: durations as people type them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exit codes, and the one line that says what is wrong."""
+"""Contract, section 14: exit codes, and the one line that says what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`akadze jobs`."""
+"""Contract, section 14: `akadze jobs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`akadze limits`."""
+"""Contract, section 14: `akadze limits`."""
 
 from __future__ import annotations
 

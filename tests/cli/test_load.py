@@ -1,4 +1,4 @@
-"""APP: the module and the attribute of it."""
+"""Contract, section 14: APP: the module and the attribute of it."""
 
 from __future__ import annotations
 

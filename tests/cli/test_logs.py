@@ -1,4 +1,4 @@
-"""The log of `akadze worker`, and the errors that end it."""
+"""Contract, section 14: the log of `akadze worker`, and the errors that end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as lines, JSON and tables."""
+"""Contract, section 14: rows as lines, JSON and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The help of the commands, and the page that is made of it."""
+"""Contract, section 14: the help of the commands, and the page that is made of it."""
 
 from __future__ import annotations
 

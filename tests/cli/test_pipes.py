@@ -1,4 +1,4 @@
-"""Readers that go away, terminals, and other ends of the output."""
+"""Contract, section 14: readers that go away, terminals, and other ends of the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`akadze worker --processes`: one signal stops all, a process that dies is replaced, exit codes tell."""
+"""Contract, section 14: `--processes`: one signal stops all, a process that dies is replaced, exit codes tell."""
 
 from __future__ import annotations
 

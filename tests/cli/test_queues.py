@@ -1,4 +1,4 @@
-"""`akadze queues`."""
+"""Contract, section 14: `akadze queues`."""
 
 from __future__ import annotations
 

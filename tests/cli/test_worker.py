@@ -1,4 +1,4 @@
-"""`akadze worker` as a process: signals, exit codes, and an end that nothing holds up."""
+"""Contract, sections 8 and 14: `akadze worker` as a process: signals, exit codes, and an end that nothing holds up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`akadze workers`, `akadze metrics` and `akadze migrate`."""
+"""Contract, section 14: `akadze workers`, `akadze metrics` and `akadze migrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""around_run: context managers in which task bodies run, in a worker and in both drains."""
+"""Contract, section 11: around_run: context managers in which task bodies run, in a worker and in both drains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancel requests and expiry."""
+"""Contract, section 6: cancel requests and expiry."""
 
 from __future__ import annotations
 

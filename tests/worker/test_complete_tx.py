@@ -1,4 +1,4 @@
-"""complete_tx, in both colours: the writes of a block and the success of its job commit together."""
+"""Contract, section 5: what a complete_tx block writes and the success of its job commit together, in both colours."""
 
 from __future__ import annotations
 

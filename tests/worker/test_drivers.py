@@ -1,4 +1,4 @@
-"""A worker of an app whose engine has another driver than psycopg."""
+"""Contract, section 1: a worker of an app whose engine has another driver than psycopg."""
 
 from __future__ import annotations
 

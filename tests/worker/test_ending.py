@@ -1,4 +1,4 @@
-"""Ending tasks, whatever they do when they are cancelled."""
+"""Contract, section 8: ending tasks, whatever they do when they are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a body raises, as it is recorded."""
+"""Contract, sections 4 and 5: what a body raises, as it is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that a worker holds beside the pool."""
+"""Contract, section 5: connections that a worker holds beside the pool."""
 
 from __future__ import annotations
 

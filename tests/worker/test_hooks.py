@@ -1,4 +1,4 @@
-"""Hooks around runs: before_run, after_run, around_run."""
+"""Contract, section 11: hooks around runs: before_run, after_run, around_run."""
 
 from __future__ import annotations
 

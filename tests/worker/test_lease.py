@@ -1,4 +1,4 @@
-"""The heartbeat and the lease of a worker on its jobs."""
+"""Contract, section 7: the heartbeat and the lease of a worker on its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that do not stop when their time is over are named."""
+"""Contract, section 8: bodies that do not stop when their time is over are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outages of the database: waited for when they pass, and the end of the worker when they do not."""
+"""Contract, section 7: outages of the database, waited for when they pass, and a worker's end when they do not."""
 
 from __future__ import annotations
 

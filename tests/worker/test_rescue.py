@@ -1,4 +1,4 @@
-"""Rescue: what happens to the jobs of a worker that has stopped beating."""
+"""Contract, section 7: rescue: what happens to the jobs of a worker that has stopped beating."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a body returns, as it is stored."""
+"""Contract, section 5: what a body returns, as it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job runs again: backoff, delays, timeouts."""
+"""Contract, section 5: when a job runs again: backoff, delays, timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker claims, and what a body sees of its job and its worker."""
+"""Contract, section 5: what a worker claims, and what a body sees of its job and its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots of schedules become jobs on a real database: once each, not late, with their hooks."""
+"""Contract, section 10: slots of schedules become jobs on a real database: once each, not late, with their hooks."""
 
 from __future__ import annotations
 

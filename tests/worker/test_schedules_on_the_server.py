@@ -1,4 +1,4 @@
-"""Schedules and the server: rights, settings of the session, lost connections, and the retention of marks."""
+"""Contract, section 10: schedules and rights, settings of the session, lost connections, the retention of marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules with overlap=False: a fire waits for the previous job of its task."""
+"""Contract, section 10: schedules with overlap=False: a fire waits for the previous job of its task."""
 
 from __future__ import annotations
 

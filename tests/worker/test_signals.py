@@ -1,4 +1,4 @@
-"""Worker processes and the signals that they get."""
+"""Contract, section 8: worker processes and the signals that they get."""
 
 from __future__ import annotations
 

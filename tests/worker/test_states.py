@@ -1,4 +1,4 @@
-"""States, counters and the list of errors."""
+"""Contract, section 4: states, counters and the list of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping a worker: no new claims, a wait for what runs, and what is left goes back."""
+"""Contract, section 8: stopping a worker: no new claims, a wait for what runs, and what is left goes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain functions run in threads of the worker's own."""
+"""Contract, section 5: plain functions run in threads of the worker's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""on_transition, for each change that a worker makes."""
+"""Contract, section 11: on_transition, for each change that a worker makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues that no task of the app uses, and jobs of tasks that the app does not have: a worker says so."""
+"""Contract, section 5: a worker tells of queues that no task uses, and of jobs of tasks that its app does not have."""
 
 from __future__ import annotations
 
