@@ -14,6 +14,7 @@ import pytest
 
 from akadze import Akadze, current, list_jobs, queue_snapshot
 from tests.cli.conftest import Cli, cli
+from tests.field.world import World
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
 
@@ -77,6 +78,38 @@ async def test_b081_ids_and_integers_of_any_size_are_kept_to_the_last_digit(
         assert all(str(job) in listed for job in jobs.values())
         shown = cli("jobs", "show", str(jobs["lost"]), "--args", "--result", *flags).stdout
         assert all(str(number) in shown for number in (jobs["lost"], n, m))
+
+
+#: Bodies that wait for their end in their first run, and return their argument in the next.
+_WAITING = """
+@app.task("f", max_attempts=2)
+async def f(n: int):
+    if current().job.run_count == 1:
+        await asyncio.sleep(300)
+    return n
+"""
+
+
+def test_b081_processes_hand_back_and_rescue_jobs_of_any_id(world: World) -> None:
+    first = 2**53 - 1
+    world.rows(f"alter table akadze.jobs alter column id restart with {first}")
+    dying = world.worker(_WAITING, slots=2, heartbeat_interval=0.2, heartbeat_ttl=1)
+    jobs = world.enqueue("f", 2, args={"n": BIG[1]}, max_attempts=2)
+    world.until("select count(*) = 2 from akadze.jobs where state = 'running'")
+    dying.kill()
+    stopping = world.worker(_WAITING, "--queue", "back", slots=2, shutdown_timeout=0)
+    jobs += world.enqueue("f", 2, queue="back", args={"n": BIG[0]}, max_attempts=2)
+    world.until("select count(*) = 2 from akadze.jobs where state = 'running' and queue = 'back'")
+    stopping.terminate()
+    assert stopping.wait() == 0
+    assert jobs == [*range(first, first + 4)]
+    assert {(world.job(job)["state"], world.job(job)["attempt"]) for job in jobs[2:]} == {("queued", 0)}
+
+    world.worker(_WAITING, "--queue", "default", "--queue", "back", slots=4)
+
+    found = [world.in_state(job, "succeeded", "failed") for job in jobs]
+    assert [row["result"] for row in found] == [BIG[1]] * 2 + [BIG[0]] * 2
+    assert [(row["run_count"], row["error_names"]) for row in found] == [(2, ["WorkerLost"])] * 2 + [(2, [])] * 2
 
 
 async def quickest(call: Callable[[], Awaitable[Any]]) -> float:

@@ -155,7 +155,7 @@ async def quick():
 @app.task("long")
 async def long():
     with logged():
-        await asyncio.sleep(3)
+        await asyncio.sleep(float(os.environ["LONG"]))
 
 @app.task("broken", max_attempts=1)
 async def broken():
@@ -169,19 +169,21 @@ async def again():
 """
 
 
-def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: World) -> None:
+@pytest.mark.heavy
+def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: World, full: bool) -> None:
+    seconds, delay = ("10", 5 * SECOND) if full else ("3", 2 * SECOND)
     minutes = {"ahead": 10, "behind": -10}
     for queue, ahead in minutes.items():
         world.spawn(
             SKEWED,
             *("--queue", "default", "--queue", queue),
-            environment=clock(timedelta(minutes=ahead)),
+            environment={**clock(timedelta(minutes=ahead)), "LONG": seconds},
             slots=4,
         )
     world.until("select count(*) = 2 from akadze.workers")
     clocks = {queue: world.enqueue("clock", queue=queue)[0] for queue in minutes}
     long = [world.enqueue("long", queue=queue)[0] for queue in minutes]
-    delayed = [world.enqueue("quick", queue=queue, delay=2 * SECOND)[0] for queue in minutes]
+    delayed = [world.enqueue("quick", queue=queue, delay=delay)[0] for queue in minutes]
     expiring = [
         job
         for queue in minutes
@@ -201,7 +203,7 @@ def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: Wor
         assert abs(shown - datetime.now(UTC)) > timedelta(minutes=9), f"the clock of {queue} is right"
     for job_id in delayed:
         job = world.job(job_id)
-        assert 2 * SECOND <= job["started_at"] - job["created_at"] < 6 * SECOND
+        assert delay <= job["started_at"] - job["created_at"] < delay + (2 if full else 4) * SECOND
     for job_id in again:
         job = world.job(job_id)
         assert SECOND <= job["started_at"] - job["created_at"] < 6 * SECOND

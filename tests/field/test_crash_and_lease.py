@@ -14,7 +14,7 @@ import pytest
 
 from akadze import Akadze, AkadzeError, current, dev
 from akadze._worker.exchange import Exchange
-from tests.field.world import World
+from tests.field.world import OPTIONS, World
 from tests.waiting import until, wait_until
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
@@ -25,7 +25,7 @@ async def slow():
     with logged():
         await asyncio.sleep(60)
 """
-#: The same lease as in the cases, in less time.
+#: The lease of the cases in less time, for the short forms.
 SHORT = {"heartbeat_interval": 0.2, "heartbeat_ttl": 1}
 
 
@@ -37,7 +37,7 @@ def test_b001_jobs_of_a_worker_whose_row_is_gone_come_back(world: World) -> None
     world.rows("delete from akadze.workers where id = %s", dead)
     world.worker(SLOW)
 
-    world.until("select run_count = 2 from akadze.jobs where id = %s", job_id)
+    world.until("select run_count = 2 from akadze.jobs where id = %s", job_id, timeout=OPTIONS["heartbeat_ttl"] + 5)
 
     job = world.job(job_id)
     assert (job["state"], job["attempt"]) == ("running", 1)
@@ -46,26 +46,30 @@ def test_b001_jobs_of_a_worker_whose_row_is_gone_come_back(world: World) -> None
     )
 
 
-async def test_b003_long_jobs_of_a_healthy_worker_are_left_to_it(app: Akadze, table: Table, serve: Serve) -> None:
+@pytest.mark.heavy
+async def test_b003_long_jobs_of_a_healthy_worker_are_left_to_it(
+    app: Akadze, table: Table, serve: Serve, full: bool
+) -> None:
+    options, seconds = (OPTIONS, 15) if full else (SHORT, 3)
     runs: list[str] = []
 
     @app.task("long")
     async def long() -> None:
         runs.append("async")
-        await asyncio.sleep(3)
+        await asyncio.sleep(seconds)
 
     @app.task("blocking")
     def blocking() -> None:
         runs.append("sync")
-        time.sleep(3)
+        time.sleep(seconds)
 
     jobs = [await enqueue(task) for task in (long, long, blocking, blocking)]
-    first = await serve(slots=4, **SHORT)
+    first = await serve(slots=4, **options)
     for job_id in jobs:
         assert (await table.in_state(job_id, "running"))["worker_id"] == first.id
-    await serve(slots=4, **SHORT)
+    await serve(slots=4, **options)
 
-    await table.ended(*jobs)
+    await table.ended(*jobs, timeout=30)
 
     assert sorted(runs) == ["async", "async", "sync", "sync"]
     assert {(row["state"], row["run_count"], row["attempt"]) for row in await table.jobs(*jobs)} == {
@@ -73,7 +77,8 @@ async def test_b003_long_jobs_of_a_healthy_worker_are_left_to_it(app: Akadze, ta
     }
 
 
-def test_b004_a_worker_that_drains_keeps_its_lease(world: World) -> None:
+@pytest.mark.heavy
+def test_b004_a_worker_that_drains_keeps_its_lease(world: World, full: bool) -> None:
     source = """
     @app.task(name="long")
     async def long():
@@ -81,7 +86,7 @@ def test_b004_a_worker_that_drains_keeps_its_lease(world: World) -> None:
             while not Path("release").exists():
                 await asyncio.sleep(0.02)
     """
-    options = {**SHORT, "shutdown_timeout": 30}
+    options = {**(OPTIONS if full else SHORT), "shutdown_timeout": 30}
     first = world.worker(source, **options)
     [job_id] = world.enqueue("long")
     owner = world.in_state(job_id, "running")["worker_id"]
@@ -90,7 +95,7 @@ def test_b004_a_worker_that_drains_keeps_its_lease(world: World) -> None:
     stopped = world.value("select now()")
 
     # Three leases pass, in which the other one looks for lost jobs.
-    world.until("select now() - %s > interval '3 s'", stopped)
+    world.until("select now() - %s > make_interval(secs => %s)", stopped, 3 * options["heartbeat_ttl"])
     assert world.value("select now() - heartbeat_at < heartbeat_ttl from akadze.workers where id = %s", owner)
     assert first.returncode is None
     (world.directory / "release").touch()
@@ -102,7 +107,8 @@ def test_b004_a_worker_that_drains_keeps_its_lease(world: World) -> None:
     assert second.returncode is None
 
 
-def test_b006_a_late_failure_of_an_earlier_attempt_leaves_a_failed_job_alone(world: World) -> None:
+@pytest.mark.heavy
+def test_b006_a_late_failure_of_an_earlier_attempt_leaves_a_failed_job_alone(world: World, full: bool) -> None:
     source = """
     import akadze.sync
 
@@ -138,7 +144,8 @@ def test_b006_a_late_failure_of_an_earlier_attempt_leaves_a_failed_job_alone(wor
     # The plain function of the first worker raised on waking; both bodies had ended before the worker did.
     world.until("select count(*) = 2 from public.runs where pid = %s and stopped is not null", first.pid)
     beat = world.value("select max(heartbeat_at) from akadze.workers")
-    world.until("select max(heartbeat_at) > %s + interval '1 s' from akadze.workers", beat)
+    later = "select max(heartbeat_at) > %s + make_interval(secs => %s) from akadze.workers"
+    world.until(later, beat, 30 if full else 1, timeout=60)
     for job_id in jobs:
         job = world.job(job_id)
         assert (job["state"], job["attempt"], job["run_count"]) == ("failed", 2, 2)
@@ -158,7 +165,8 @@ def test_b008_lost_jobs_behind_a_page_of_healthy_ones_come_back(world: World) ->
     second.kill()
     third = world.worker(source, slots=40)
 
-    world.until("select count(*) = 40 from public.runs where pid = %s", third.pid)
+    within = SHORT["heartbeat_ttl"] + 10
+    world.until("select count(*) = 40 from public.runs where pid = %s", third.pid, timeout=within)
 
     runs = "select distinct state, run_count, attempt from akadze.jobs where id = any(%s)"
     assert [tuple(row.values()) for row in world.rows(runs, lost)] == [("running", 2, 1)]
@@ -209,9 +217,11 @@ def test_b009_a_rescue_that_a_crash_of_the_database_breaks_off_is_done_again(
     assert second.returncode is None
 
 
+@pytest.mark.heavy
 async def test_b011_a_worker_whose_heartbeats_fail_stops_its_jobs_within_its_lease(
-    app: Akadze, database_url: str, table: Table, serve: Serve
+    app: Akadze, database_url: str, table: Table, serve: Serve, full: bool
 ) -> None:
+    options = OPTIONS if full else SHORT
     ticks: dict[int, list[float]] = {1: [], 2: []}
 
     @app.task("tick")
@@ -221,17 +231,17 @@ async def test_b011_a_worker_whose_heartbeats_fail_stops_its_jobs_within_its_lea
             await asyncio.sleep(0.02)
 
     await enqueue(tick)
-    first = await serve(**SHORT)
+    first = await serve(**options)
     await until(lambda: ticks[1])
     async with await psycopg.AsyncConnection.connect(database_url) as blocker:
         await blocker.execute("lock table akadze.workers in access exclusive mode")
         cursor = await blocker.execute("select extract(epoch from heartbeat_at) from akadze.workers")
         (beat,) = await cursor.fetchone() or (None,)
         assert isinstance(await first.failed(), AkadzeError)
-    await serve(**SHORT)
+    await serve(**options)
     await until(lambda: ticks[2])
 
-    assert ticks[1][-1] - float(beat) < 1 + 0.2
+    assert ticks[1][-1] - float(beat) < options["heartbeat_ttl"] + options["heartbeat_interval"]
     assert ticks[1][-1] < ticks[2][0]
 
 

@@ -218,7 +218,7 @@ def test_b118_keys_that_look_alike_are_different_keys(world: World) -> None:
         for key in keys:
             task.using(session=connection, unique_key=key).enqueue()
     with world.connect() as connection, connection.transaction():
-        for key in keys[:200]:
+        for key in keys:
             with pytest.raises(DuplicateJob):
                 task.using(session=connection, unique_key=key).enqueue()
         for _ in range(2):  # no key at all

@@ -114,7 +114,8 @@ async def test_b129_each_kind_of_ended_job_goes_and_all_others_stay(
     await app.aclose()
 
 
-async def test_b131_running_jobs_pin_no_connection(database_url: str, table: Table, serve: Serve) -> None:
+@pytest.mark.heavy
+async def test_b131_running_jobs_pin_no_connection(database_url: str, table: Table, serve: Serve, full: bool) -> None:
     engine = create_async_engine(
         sqlalchemy_url(database_url), pool_size=5, max_overflow=0, connect_args={"prepare_threshold": None}
     )
@@ -149,7 +150,7 @@ async def test_b131_running_jobs_pin_no_connection(database_url: str, table: Tab
     await engine.dispose()
     await serve(app, **OPTIONS, slots=40)
     await table.until("select count(*) = 40 from akadze.jobs where state = 'running'")
-    samples = await watch(2.5)
+    samples = await watch(30 if full else 2.5)
     assert max(row["backends"] for row in samples) <= 5
     assert [row for row in samples if row["long_idle"] or row["old"]] == []
     release.set()
@@ -158,7 +159,7 @@ async def test_b131_running_jobs_pin_no_connection(database_url: str, table: Tab
     release.clear()
     one = await enqueue(inside)
     await table.until(f"select count(*) = 1 {SESSIONS} and state = 'idle in transaction'")
-    samples = await watch(1.5)
+    samples = await watch(30 if full else 1.5)
     # Of those that last: any other transaction may be seen between two of its statements.
     assert samples[-1]["long_idle"] == 1
     assert {row["long_idle"] for row in samples} <= {0, 1}
