@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from soaking.evidence import FINAL, Broken, Change, Evidence, Policy
-from soaking.kinds import BLOCKING, PAYMENTS
+from soaking.kinds import BLOCKING, PAYMENTS, SCHEDULES
 from soaking.outages import OUTAGES, intervals
 from soaking.slots import slots_fire_once
 
@@ -53,9 +53,15 @@ def committed_jobs_are_there(evidence: Evidence) -> Iterator[Broken]:
 
 
 def jobs_end(evidence: Evidence) -> Iterator[Broken]:
-    """After the faults all jobs come to their end; a failed or cancelled one says why."""
+    """After the faults all jobs come to their end; a failed or cancelled one says why.
+
+    A schedule goes on until the workers stop: what it has fired after all had ended may still be queued.
+    """
+    all_ended = min((line["asked"] for line in evidence.lines("all ended")), default=float("inf"))
     for job in evidence.jobs:
-        if job.state not in FINAL:
+        changes = evidence.changes_of.get(job.id, [])
+        fired_late = job.task in SCHEDULES and bool(changes) and changes[0].at >= all_ended
+        if job.state not in FINAL and not (fired_late and job.state == "queued"):
             yield Broken("jobs end", f"job {job.id} is {job.state}", job.id)
         if job.state == "failed" and (job.cancel or not job.errors):
             yield Broken("jobs end", f"job {job.id} has failed, asked to cancel or without an error", job.id)

@@ -127,21 +127,23 @@ async def _run(
         akadze.sync.resume_queue(connection, "side")
         for key in CHANGING:
             akadze.sync.clear_limit(connection, key)
-    await _until(url, f"select ({evidence.QUESTIONS['unfinished'].strip()}) = 0".encode(), within=_PEACE)
+    asked = await _until(url, f"select ({evidence.QUESTIONS['unfinished'].strip()}) = 0".encode(), within=_PEACE)
+    log.write("all ended", asked=asked)
     await asyncio.gather(*[member.stop(within=40) for member in workers])
 
 
-async def _until(url: str, question: bytes, *, within: float) -> None:
-    """Wait until the answer is true, or for so long: the checks say then what is missing."""
+async def _until(url: str, question: bytes, *, within: float) -> float:
+    """Wait until the answer is true, or for so long: the checks say then what is missing. Return the time of asking."""
     end = time.monotonic() + within
-    while time.monotonic() < end:
+    while True:
+        asked = time.time()
         try:
             with psycopg.connect(url, autocommit=True) as connection:
                 row = connection.execute(question).fetchone()
         except psycopg.OperationalError:
             row = None
-        if row is not None and row[0]:
-            return
+        if (row is not None and row[0]) or time.monotonic() > end:
+            return asked
         await asyncio.sleep(0.2)
 
 

@@ -155,8 +155,19 @@ def ran(evidence: Evidence, job_id: int, *bodies: tuple[int, float, float | None
     return replace(evidence, log=rest + runs(job_id, *bodies))
 
 
+def fired_last(evidence: Evidence, asked: float) -> Evidence:
+    """All jobs but those fired after ``asked`` had ended by then."""
+    return also(evidence, log=[line("all ended", asked + 0.1, asked=T + asked)])
+
+
 def test_evidence_in_order_breaks_no_promise() -> None:
     assert find_broken(sound()) == []
+
+
+def test_what_a_schedule_fires_after_all_has_ended_may_be_queued() -> None:
+    late = moved(changed(sound(), 6, state="queued", run_count=0), 6, (8, "queued", ""), run_at=T + 8)
+
+    assert find_broken(fired_last(without(late, log=lambda one: one.get("job") != 6), 7.9)) == []
 
 
 DOCTORED: list[tuple[str, Callable[[Evidence], Evidence], str]] = [
@@ -170,6 +181,13 @@ DOCTORED: list[tuple[str, Callable[[Evidence], Evidence], str]] = [
     ("a job was rolled back", lambda e: changed(e, 3, token="t7"), "committed jobs are there"),
     ("a job was never enqueued", lambda e: changed(e, 3, token="t9"), "committed jobs are there"),
     ("a job hangs", lambda e: changed(e, 1, state="running"), "jobs end"),
+    ("a job of a schedule hangs", lambda e: changed(e, 6, state="queued"), "jobs end"),
+    (
+        "a job of a schedule hangs after all the others",
+        lambda e: fired_last(changed(e, 6, state="queued"), 8.1),
+        "jobs end",
+    ),
+    ("a job of a schedule runs on", lambda e: fired_last(changed(e, 6, state="running"), 7.9), "jobs end"),
     ("a job fails in silence", lambda e: changed(e, 3, errors=[]), "jobs end"),
     ("two runs at once", lambda e: ran(e, 3, (1, 4, 6.5, "Snooze"), (2, 6, 7, "Fail")), "runs do not overlap"),
     ("a run begins twice", lambda e: also(e, log=runs(3, (2, 8, 9, "Fail"))), "runs do not overlap"),

@@ -23,7 +23,7 @@ def line(what):
     with open(os.environ["RUNS"], "a") as file:
         file.write(f"{what} {os.getpid()} {job.id} {job.run_count}\\n")
 
-@app.task("work", max_attempts=1000)
+@app.task("work")
 async def work(seconds: float):
     line("start")
     try:
@@ -101,8 +101,8 @@ def rounds(
     processes = [spawn(world, **options) for _ in range(2)]
     jobs: list[int] = []
     for number in range(count):
-        jobs += world.enqueue("work", 20, args={"seconds": 0.02})
-        jobs += world.enqueue("work", 2, args={"seconds": 0.4})
+        jobs += world.enqueue("work", 20, args={"seconds": 0.02}, max_attempts=1000)
+        jobs += world.enqueue("work", 2, args={"seconds": 0.4}, max_attempts=1000)
         process = serves(world, processes[number % 2])
         time.sleep(chance.uniform(0, longest))
         if strike(process):
