@@ -28,7 +28,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "heavy: takes long or much of the machine, and has a short form; see --full")
+    config.addinivalue_line(
+        "markers", "heavy(minutes): takes long or much of the machine, and has a short form; see --full"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        # The longest first, so that no process is left with it at the end.
+        items.sort(
+            key=lambda item: -max((mark.kwargs.get("minutes", 0) for mark in item.iter_markers("heavy")), default=0)
+        )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -285,7 +285,7 @@ def test_the_history_of_a_job_tells_its_runs() -> None:
     assert told.index("queued to running: run 1") < told.index("end {'pid': 12, 'run': 2") < told.index("to failed")
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=2)
 def test_every_promise_is_kept_in_a_soak(full: bool, tmp_path: Path) -> None:
     if dev.find_binaries() is None:
         pytest.skip("no PostgreSQL is found to start a server of its own")

@@ -56,7 +56,7 @@ def explore(tables: Tables, *, examples: int, steps: int, number: int | None = N
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=4)
 def test_jobs_move_as_the_model_says(tables: Tables, full: bool) -> None:
     if not full:
         explore(tables, examples=12, steps=40)
@@ -81,7 +81,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=6)
 def test_a_statement_that_were_wrong_would_be_noticed(
     tables: Tables, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,7 @@ def rounds(
     assert world.value("select count(*) from akadze.jobs where state = 'running'") == 0
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=2)
 def test_workers_that_are_killed_at_random_moments_lose_nothing(
     world: World, chance: random.Random, full: bool
 ) -> None:
@@ -145,7 +145,7 @@ def test_workers_that_are_killed_at_random_moments_lose_nothing(
     assert {row["name"] for row in names} <= {"WorkerLost"}
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=2)
 def test_workers_that_are_told_to_stop_at_random_moments_lose_nothing_and_spend_nothing(
     world: World, chance: random.Random, full: bool
 ) -> None:
@@ -165,7 +165,7 @@ def test_workers_that_are_told_to_stop_at_random_moments_lose_nothing_and_spend_
     assert world.value("select count(*) from akadze.jobs where attempt > 0 or errors <> '[]'") == 0
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=3)
 def test_workers_that_freeze_for_a_random_time_lose_nothing_and_finish_no_job_of_others(
     world: World, chance: random.Random, full: bool
 ) -> None:

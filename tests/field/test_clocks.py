@@ -35,7 +35,7 @@ def seconds_into_slot(world: World, period: int) -> float:
     return float(world.value("select extract(epoch from clock_timestamp())")) % period
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=10)
 def test_b054_no_slot_is_lost_or_doubled_while_workers_are_swapped(world: World, full: bool) -> None:
     period, swaps = (60, 10) if full else (3, 2)
     trigger = 'cron="* * * * *"' if full else f"every=timedelta(seconds={period})"
@@ -59,7 +59,7 @@ def test_b054_no_slot_is_lost_or_doubled_while_workers_are_swapped(world: World,
     assert fired == [first + number * timedelta(seconds=period) for number in range(len(fired))]
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=3)
 async def test_b057_an_interval_is_not_counted_from_the_start_of_a_process(
     app: Akadze, serve: Serve, table: Table, full: bool
 ) -> None:
@@ -81,7 +81,7 @@ async def test_b057_an_interval_is_not_counted_from_the_start_of_a_process(
     assert slots == [slots[0] + number * scale * SECOND for number in range(len(slots))]
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=1)
 async def test_b059_two_workers_never_have_two_jobs_of_a_schedule_without_overlap(
     app: Akadze, serve: Serve, table: Table, full: bool
 ) -> None:

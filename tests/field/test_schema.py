@@ -79,7 +79,7 @@ def world_of(tmp_path: Path) -> Iterator[Callable[[str], World]]:
         world.end()
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=2)
 def test_b121_commands_that_migrate_at_once_all_succeed(
     empty_database_url: str, start_worker: Starter, database_url: str, full: bool
 ) -> None:

@@ -53,7 +53,7 @@ def drop_schema(world: World) -> None:
             pass  # with a statement of the worker
 
 
-@pytest.mark.heavy
+@pytest.mark.heavy(minutes=3)
 def test_b022_a_signal_in_the_middle_of_a_claim_leaves_nothing_running_and_repeats_nothing(
     world: World, full: bool
 ) -> None:
