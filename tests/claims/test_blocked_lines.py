@@ -1,4 +1,4 @@
-"""What cannot start never hides what can, however much of it stands in front."""
+"""Contract, section 9: what cannot start never hides what can, however much of it stands in front."""
 
 from __future__ import annotations
 

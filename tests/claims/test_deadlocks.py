@@ -1,4 +1,4 @@
-"""Everything at once for some seconds: nothing deadlocks, and every job ends as it may."""
+"""Contract, section 9: everything at once for some seconds: nothing deadlocks, and every job ends as it may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fair claims: within a priority, each free slot goes to the group with the fewest running in the queue."""
+"""Contract, section 9: within a priority, each free slot goes to the group with the fewest running in the queue."""
 
 from __future__ import annotations
 

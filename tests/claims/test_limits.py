@@ -1,4 +1,4 @@
-"""max_running and max_starts: what one claim may start, and what set_limit and clear_limit change."""
+"""Contract, section 9: what one claim may start under limits, and what set_limit and clear_limit change."""
 
 from __future__ import annotations
 

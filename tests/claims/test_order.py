@@ -1,4 +1,4 @@
-"""Which jobs a claim takes, and in which order: priority (highest first), run_at, id."""
+"""Contract, sections 5 and 9: which jobs a claim takes, and in which order: priority (highest first), run_at, id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims on random lines, against a picker that takes one job at a time."""
+"""Contract, section 9: claims on random lines, against a picker that takes one job at a time."""
 
 from __future__ import annotations
 

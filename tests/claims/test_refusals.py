@@ -1,4 +1,4 @@
-"""Claims some of whose starts an on_transition hook refuses."""
+"""Contract, section 11: claims some of whose starts an on_transition hook refuses."""
 
 from __future__ import annotations
 

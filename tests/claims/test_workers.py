@@ -1,4 +1,4 @@
-"""Limits as seen from outside, with workers that run jobs."""
+"""Contract, section 9: limits as seen from outside, with workers that run jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A standby takes over in the middle of everything, and the workers go on there by themselves."""
+"""Contract, section 7: a standby takes over in the middle of everything, and the workers go on there by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No argument or result is in a log line, a command's output or a repr, however a run ends."""
+"""Contract, section 15: no argument or result is in a log line, a command's output or a repr, however a run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No argument, key or meta is in what an enqueue raises, or in what is logged of it."""
+"""Contract, section 15: no argument, key or meta is in what an enqueue raises, or in what is logged of it."""
 
 from __future__ import annotations
 

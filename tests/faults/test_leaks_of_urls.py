@@ -1,4 +1,4 @@
-"""No password is in an error, a log line or a command's output when a database cannot be reached."""
+"""Contract, section 14: no password is in an error, a log line or a command's output when no database is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network between a worker and its server fails, one connection at a time."""
+"""Contract, section 7: the network between a worker and its server fails, one connection at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server fails in the middle of everything that a worker does, and comes back."""
+"""Contract, section 7: the server fails in the middle of everything that a worker does, and comes back."""
 
 from __future__ import annotations
 

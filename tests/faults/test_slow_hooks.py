@@ -1,4 +1,4 @@
-"""Hooks of a worker that take long, or for ever: they cost time, and no other job's outcome."""
+"""Contract, section 11: hooks of a worker that take long, or for ever: they cost time, and no other job's outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes that are killed, stopped and frozen, at whatever moment it happens to be."""
+"""Contract, sections 7 and 8: worker processes that are killed, stopped and frozen, at whatever moment it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same in async tests, whichever plugin runs them."""
+"""Contract, section 12: the same in async tests, whichever plugin runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the plugin's database is, and which app is on it."""
+"""Contract, section 12: where the plugin's database is, and which app is on it."""
 
 from __future__ import annotations
 

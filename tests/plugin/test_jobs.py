@@ -1,4 +1,4 @@
-"""What the fixture akadze_jobs says of jobs, and how it runs them, in blocking tests."""
+"""Contract, section 12: what the fixture akadze_jobs says of jobs, and how it runs them."""
 
 from __future__ import annotations
 

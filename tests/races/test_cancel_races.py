@@ -1,4 +1,4 @@
-"""Cancel requests and expiry that meet a finish, a claim, or one another."""
+"""Contract, section 6: cancel requests and expiry that meet a finish, a claim, or one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims that meet: each job is taken once, and nobody waits for a job that somebody else holds."""
+"""Contract, section 9: claims that meet: each job is taken once, and nobody waits for a job that another holds."""
 
 from __future__ import annotations
 

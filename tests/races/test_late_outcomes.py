@@ -1,4 +1,4 @@
-"""An outcome of a run that lost its job writes nothing."""
+"""Contract, section 4: an outcome of a run that lost its job writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits hold while claims, set_limit and clear_limit wait for one another."""
+"""Contract, section 9: limits hold while claims, set_limit and clear_limit wait for one another."""
 
 from __future__ import annotations
 

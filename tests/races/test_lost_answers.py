@@ -1,4 +1,4 @@
-"""The connection breaks after the server has committed, and the worker never gets the answer."""
+"""Contract, section 7: the connection breaks after a commit of the server, and the worker never gets the answer."""
 
 from __future__ import annotations
 

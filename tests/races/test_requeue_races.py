@@ -1,4 +1,4 @@
-"""A requeue that meets another, an enqueue of its unique key, or retention."""
+"""Contract, section 3: a requeue that meets another, an enqueue of its unique key, or retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rescue that meets a finish, a complete_tx, a hand-back, or another rescue: one of the two moves the job."""
+"""Contract, section 7: a rescue that meets a finish, complete_tx, hand-back or another rescue: one moves the job."""
 
 from __future__ import annotations
 

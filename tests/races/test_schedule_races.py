@@ -1,4 +1,4 @@
-"""Workers that fire one slot of a schedule at once."""
+"""Contract, section 10: workers that fire one slot of a schedule at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two transactions that want one unique key, in both colours of enqueue."""
+"""Contract, section 3: two transactions that want one unique key, in both colours of enqueue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims that wait for the lock of a limit, which a caller may hold for as long as its transaction is open."""
+"""Contract, section 9: claims that wait for the lock of a limit, for as long as a caller's transaction is open."""
 
 from __future__ import annotations
 

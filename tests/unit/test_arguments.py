@@ -1,4 +1,4 @@
-"""Arguments that come back from JSON as they were given."""
+"""Contract, section 3: arguments that come back from JSON as they were given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments, results, meta and errors as PostgreSQL itself keeps them: what passes our checks must pass its."""
+"""Contract, section 3: arguments, results, meta and errors in jsonb: what passes our checks must pass PostgreSQL's."""
 
 from __future__ import annotations
 

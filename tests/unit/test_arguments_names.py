@@ -1,4 +1,4 @@
-"""Names and defaults of arguments, and how they compare with stored ones."""
+"""Contract, section 3: names and defaults of arguments, and how they compare with stored ones."""
 
 from __future__ import annotations
 

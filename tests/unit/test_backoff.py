@@ -1,4 +1,4 @@
-"""How long a job waits before its next attempt."""
+"""Contract, section 5: how long a job waits before its next attempt."""
 
 from __future__ import annotations
 

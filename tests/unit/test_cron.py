@@ -1,4 +1,4 @@
-"""The instants of cron expressions and intervals, through changes of the clock."""
+"""Contract, section 10: the instants of cron expressions and intervals, through changes of the clock."""
 
 from __future__ import annotations
 

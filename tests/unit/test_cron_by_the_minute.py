@@ -1,4 +1,4 @@
-"""Fires of cron expressions against the contract: a clock on the wall that is watched minute by minute."""
+"""Contract, section 10: fires of cron expressions against a clock on the wall that is watched minute by minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cron expressions mean, and which are refused."""
+"""Contract, section 10: what cron expressions mean, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the engines of an app are made, and of which URL. Nothing connects here."""
+"""Contract, section 1: when the engines of an app are made, and of which URL. Nothing connects here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed run leaves in its job's errors."""
+"""Contract, section 4: what a failed run leaves in its job's errors."""
 
 from __future__ import annotations
 

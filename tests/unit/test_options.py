@@ -1,4 +1,4 @@
-"""The checks of enqueue options, registration and limits."""
+"""Contract, section 3: the checks of enqueue options, registration and limits."""
 
 from __future__ import annotations
 

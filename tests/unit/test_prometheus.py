@@ -1,4 +1,4 @@
-"""The metrics text, judged by Prometheus' own parser."""
+"""Contract, section 15: the metrics text, judged by Prometheus' own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of `akadze`, which are imported at their first use."""
+"""Contract, section 1: the names of `akadze`, which are imported at their first use."""
 
 from __future__ import annotations
 

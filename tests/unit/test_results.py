@@ -1,4 +1,4 @@
-"""What a task body returned, to the JSON that is stored."""
+"""Contract, section 5: what a task body returned, to the JSON that is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules without a database: their checks, and which slots are due."""
+"""Contract, section 10: schedules without a database: their checks, and which slots are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task function may be, and what of it a job can give."""
+"""Contract, section 3: what a task function may be, and what of it a job can give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Database URLs, judged by SQLAlchemy and by libpq."""
+"""Contract, section 1: database URLs, judged by SQLAlchemy and by libpq."""
 
 from __future__ import annotations
 
