@@ -27,6 +27,10 @@ _BEAT = statement("workers", "beat")
 _DELETE_WORKER = statement("workers", "delete_worker")
 
 
+#: Added to what a lost lease says, if no beat was even tried: the database is not the one to look at.
+_STOOD_STILL: Final = (
+    "; its event loop stood still for {:.1f} s: an async task that blocks (a plain function may), or a frozen process"
+)
 #: How many beats that hang fit into a lease.
 _TRIES: Final = 3
 #: Seconds that a beat has to end after each of two cancellations; less where the lease is short.
@@ -87,8 +91,11 @@ class Heartbeat:
         """Beat until cancelled; raise LeaseLost when the lease has ended, and what is not transient as it is."""
         outage = Outage(self._outages, "heartbeat")
         while True:
-            pause = min(self._interval - (time.monotonic() - self._good), self.left)
-            await asyncio.sleep(max(pause, 0))
+            pause = max(min(self._interval - (time.monotonic() - self._good), self.left), 0)
+            due = time.monotonic() + pause
+            await asyncio.sleep(pause)
+            late = time.monotonic() - due
+            stood_still = self.left <= 0 and late > self._ttl / 2
             try:
                 await self._try()
                 outage.over()
@@ -97,7 +104,7 @@ class Heartbeat:
                 if self.left <= 0:
                     raise LeaseLost(
                         f"no heartbeat of this worker succeeded within {self._ttl:g} s: its jobs may be taken by "
-                        "others, so it stops"
+                        f"others, so it stops{_STOOD_STILL.format(late) if stood_still else ''}"
                     ) from error
                 if not is_transient(error):
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import time
 from datetime import timedelta
@@ -234,3 +235,15 @@ async def test_a_body_that_waits_for_a_silent_database_ends_with_the_lease(
         assert not any("left behind" in record.getMessage() for record in caplog.records)
         proxy.restore()
         await app.aclose()
+
+
+async def test_a_worker_whose_loop_stood_still_says_so(app: Akadze, serve: Serve) -> None:
+    @app.task("block")
+    async def block() -> None:
+        time.sleep(1.5)  # noqa: ASYNC251 - the mistake that is told of
+
+    await enqueue(block)
+    served = await serve(**SHORT)
+    error = await served.failed()
+    assert "no heartbeat of this worker succeeded within 1 s" in str(error)
+    assert re.search(r"its event loop stood still for 1\.[3-9] s", str(error))
