@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -61,15 +62,25 @@ class Context:
         """The job, as it was when it was claimed."""
         return self._run.job
 
-    @asynccontextmanager
-    async def complete_tx(self) -> AsyncIterator[AsyncConnection]:
+    def complete_tx(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """Yield a connection. On a clean exit the job is finished in that transaction.
 
         What the block writes on the connection and the job's success commit together. An error inside the block rolls
         the writes back and is an error of the run like any other. Raises RunLost, and rolls the writes back, if this
         run no longer owns the job. What the body returns after the block is not stored. AkadzeError if the job has
-        been finished by an earlier block, or the app's engine is in autocommit.
+        been finished by an earlier block, the app's engine is in autocommit, or this is a plain function.
         """
+        # Both modules have a current(); `with` on an async block would say nothing of the other one.
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise AkadzeError(
+                "complete_tx of akadze.current() has to be awaited: in a plain function use akadze.sync.current()"
+            ) from None
+        return self._complete_tx()
+
+    @asynccontextmanager
+    async def _complete_tx(self) -> AsyncIterator[AsyncConnection]:
         run = _unfinished(self._run)
         async with run.async_transaction() as connection:
             yield connection

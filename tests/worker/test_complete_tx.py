@@ -311,3 +311,18 @@ async def test_more_blocks_than_connections_take_turns(database_url: str, table:
     await served.stop()
     await app.aclose()
     await engine.dispose()
+
+
+async def test_the_async_block_in_a_plain_function_names_the_other_module(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    @app.task("wrong", max_attempts=1)
+    def wrong() -> None:
+        with current().complete_tx():  # type: ignore[attr-defined]
+            pass
+
+    job_id = await enqueue(wrong)
+    await serve()
+    (entry,) = (await table.in_state(job_id, "failed"))["errors"]
+    assert entry["error"] == "AkadzeError"
+    assert "akadze.sync.current()" in entry["message"]
