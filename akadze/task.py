@@ -21,6 +21,9 @@ __all__ = ["BoundTask", "SyncBoundTask", "Task"]
 
 P = ParamSpec("P")
 
+#: Calls of a task that other queues have, or that a task has once it is bound to a session.
+_NOT_HERE = ("enqueue", "enqueue_many", "delay", "apply_async")
+
 BoundTask.__module__ = __name__
 SyncBoundTask.__module__ = __name__
 
@@ -57,6 +60,13 @@ class Task(Generic[P]):
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
+
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where an enqueue goes to those who expect it here."""
+            hint = ": write task.using(session=connection).enqueue(...)" if name in _NOT_HERE else ""
+            raise AttributeError(f"'Task' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @property
     def is_async(self) -> bool:

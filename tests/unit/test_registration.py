@@ -215,3 +215,13 @@ def test_an_error_of_an_included_module_comes_out_as_it_is(
         app.include("included_broken")
     with pytest.raises(ModuleNotFoundError, match="included_nowhere"):
         app.include("included_nowhere")
+
+
+@pytest.mark.parametrize("call", ["enqueue", "enqueue_many", "delay", "apply_async"])
+def test_a_call_that_lacks_the_session_is_told_where_it_goes(app: Akadze, call: str) -> None:
+    task: Any = app.register(plain, name="plain")
+    with pytest.raises(AttributeError, match=rf"no attribute '{call}': .*using\(session=.*\)\.enqueue"):
+        getattr(task, call)
+    assert not hasattr(task, call)
+    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
+        _ = task.other
