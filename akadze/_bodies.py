@@ -282,16 +282,17 @@ def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:
     if move.attempt is not None:
         level = logging.ERROR if move.state == FAILED else logging.WARNING
         if logger.isEnabledFor(level):
+            place = place_of(error)  # empty if akadze itself raised it, as for a result that is not JSON
             logger.log(
                 level,
-                "job %s of task %s: attempt %s of %s ended with %s, now %s\n%s",
+                "job %s of task %s: attempt %s of %s ended with %s, now %s%s",
                 run.id,
                 run.task.name,
                 move.attempt,
                 run.max_attempts,
                 name_of(error),
                 move.state,
-                place_of(error),
+                f"\n{place}" if place else "",
             )
 
 

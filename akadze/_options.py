@@ -300,5 +300,5 @@ def _kind(value: object) -> str:
     return (
         "None"
         if value is None
-        else f"{'an' if type(value).__name__[:1].lower() in 'aeiou' else 'a'} {type(value).__name__}"
+        else f"{'an' if type(value).__name__[:1].lower() in 'aeio' else 'a'} {type(value).__name__}"
     )

@@ -101,4 +101,4 @@ def _equal(given: Any, back: Any) -> bool:
 
 
 def _article(kind: type) -> str:
-    return "None" if kind is type(None) else f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
+    return "None" if kind is type(None) else f"{'an' if kind.__name__[:1].lower() in 'aeio' else 'a'} {kind.__name__}"

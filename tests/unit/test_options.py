@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -100,6 +101,7 @@ class Broken(tzinfo):
         ({"unique_key": 5}, "a str, not an int"),
         ({"unique_key": b"x"}, "a str, not a bytes"),
         ({"limit_key": False}, "a str, not a bool"),
+        ({"limit_key": UUID(int=1)}, "a str, not a UUID"),
         ({"meta": [1]}, "a mapping"),
         ({"meta": "{}"}, "a mapping"),
         ({"meta": {1: 2}}, "key of type int"),

@@ -76,7 +76,7 @@ async def test_a_result_is_stored_in_its_json_form(app: Akadze, table: Table, se
     ids=["nan", "infinity", "object", "object inside", "bytes that are no text", "NUL", "surrogate", "NUL in a key"],
 )
 async def test_a_result_that_cannot_be_stored_is_an_error_and_frees_the_slot(
-    app: Akadze, table: Table, serve: Serve, result: object
+    app: Akadze, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture, result: object
 ) -> None:
     @app.task("task", max_attempts=1)
     async def task() -> object:
@@ -94,3 +94,5 @@ async def test_a_result_that_cannot_be_stored_is_an_error_and_frees_the_slot(
     assert (row["state"], row["attempt"], row["result"]) == ("failed", 1, None)
     assert row["error_names"] == ["ResultNotJson"]
     assert "result" in row["errors"][0]["message"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "akadze.job"]
+    assert line == f"job {job_id} of task task: attempt 1 of 1 ended with ResultNotJson, now failed"
