@@ -135,6 +135,8 @@ order by o.place
 -- Reads only; being out of date costs speed for a second, never a limit.
 -- unknown: a task that this worker does not know stands in the line (one probe for each task and level, jobs without key).
 -- keyed: the line holds a job with a key. due: something may be claimable now. doomed: a queued job was asked to cancel or has expired.
+-- The queue of a doomed job is no plain condition, and there is an order: else a planner without statistics, or with those of an empty
+-- table, reads the whole line for it (65 ms with 300 000 jobs) and not the index that holds the few that may be doomed.
 with recursive level as (
   select q.queue collate "C" as queue, 32768 as priority
   from unnest(cast(:queues as text[])) as q(queue)
@@ -170,10 +172,13 @@ select exists (select from akadze.limits) as limited,
     ) x
   ) as due,
   exists (
-    select from akadze.jobs j
-    where j.state = 'queued' and j.queue = any (cast(:queues as text[]))
-      and (j.expires_at is not null or j.cancel_requested_at is not null)
-      and least(j.expires_at, j.cancel_requested_at) <= now()
+    select from (
+      select from akadze.jobs j
+      where j.state = 'queued' and j.queue || '' = any (cast(:queues as text[]))
+        and (j.expires_at is not null or j.cancel_requested_at is not null)
+        and least(j.expires_at, j.cancel_requested_at) <= now()
+      order by least(j.expires_at, j.cancel_requested_at) limit 1
+    ) x
   ) as doomed,
   exists (select from lane n where n.task <> '' and n.task <> all (cast(:tasks as text[]))) as unknown,
   (select cast(extract(epoch from min(x.run_at) - now()) as double precision) from level l cross join lateral (

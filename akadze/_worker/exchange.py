@@ -131,8 +131,10 @@ class Exchange:
 
     async def survey(self) -> Survey:
         held = await self.open()
-        row = (await held.rows(_SURVEY, queues=self._all_queues, tasks=self._all_tasks))[0]
-        survey = Survey(*row)
+        sent: list[Sent] = [(_SURVEY, {"queues": self._all_queues, "tasks": self._all_tasks})]
+        if not held.direct:
+            sent = [(_TUNE_SESSION, {"local": True}), *sent]
+        survey = Survey(*(await self._talk(held, sent))[_SURVEY].rows[0])
         self._stepping = survey.limited or survey.unknown or (self._fair and survey.keyed)
         self.forget()
         return survey
