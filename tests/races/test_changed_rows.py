@@ -1,4 +1,4 @@
-"""Rows that are changed between the moment that a statement sees and the lock that it takes: each is left, none is lost."""
+"""Rows that are changed between what a statement sees and the lock that it takes: each is left, none is lost."""
 
 from __future__ import annotations
 
