@@ -307,7 +307,9 @@ class Loop:
         self.runs[key] = run
         context = self._context.copy()
         context.run(RUN.set, run)
-        run.running = asyncio.get_running_loop().create_task(self._run(run), context=context)
+        task = asyncio.get_running_loop().create_task(self._run(run), context=context)
+        # An eager task, where the application's loop makes such, may have ended by now.
+        run.running = None if task.done() else task
 
     def _is_under_way(self, key: tuple[int, int], row: ClaimedRow) -> bool:
         """Tell whether this worker runs, or has run, what it has just claimed with the same number.
@@ -330,7 +332,7 @@ class Loop:
         try:
             move = await run_body_async(run, self._threads, lambda: run.taken_back)
         except GeneratorExit as error:
-            if not _is_current(run.running):
+            if run.running is not None and not _is_current(run.running):
                 raise  # it did not stop when it was cancelled, was handed back, and now the loop is gone
             move = ended(run, error, lambda: run.taken_back)
         except BaseException:  # a fault of this house: the job goes back rather than be forgotten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 from contextvars import ContextVar
@@ -16,8 +15,7 @@ import pydantic
 import pytest
 
 import akadze.sync
-from akadze import Akadze, AkadzeError, Fail, Retry, Snooze, current, pause_queue, resume_queue
-from akadze._claimed import ClaimedRun
+from akadze import Akadze, AkadzeError, Retry, Snooze, current, pause_queue, resume_queue
 from akadze._worker.exchange import Exchange
 from akadze.job import Job
 from tests.waiting import until
@@ -355,32 +353,3 @@ async def test_what_a_worker_needs_does_not_grow_with_the_jobs_it_has_run(
     serving = served.worker._serving
     assert serving is not None
     assert (len(serving._loop.runs), len(serving._writer), serving._loop._slots.busy) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("kind", ["coroutine", "function", "failing", "timed"])
-async def test_what_a_run_needed_is_freed_without_the_garbage_collector(
-    app: Akadze, table: Table, serve: Serve, kind: str
-) -> None:
-    """A circle for each job would make the collector walk through the whole process again and again."""
-
-    async def body() -> None:
-        await asyncio.sleep(0)
-        if kind == "failing":
-            raise Fail("as it should")
-
-    def function() -> None:
-        pass
-
-    timeout = timedelta(seconds=30) if kind == "timed" else None
-    task = app.register(function if kind == "function" else body, name="t", timeout=timeout)
-    worker = await serve(slots=5)
-    gc.collect()
-    gc.disable()
-    try:
-        await table.ended(*await enqueue_many(task, [{}] * 20))
-        await until(
-            lambda: not [found for found in gc.get_objects() if isinstance(found, ClaimedRun) and found.app is app]
-        )
-    finally:
-        gc.enable()
-    await worker.stop()
