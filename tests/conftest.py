@@ -33,12 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)  # once -m has taken the others away
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--full"):
-        # The longest first, so that no process is left with it at the end.
-        items.sort(
-            key=lambda item: -max((mark.kwargs.get("minutes", 0) for mark in item.iter_markers("heavy")), default=0)
-        )
+        # The longest first, so that no process is left with one at the end. xdist gives each process two to begin with:
+        # one of the longest goes with one of the shortest.
+        items.sort(key=_minutes, reverse=True)
+        pairs = [items.pop(place) for _ in range(min(4, len(items) // 2)) for place in (0, -1)]
+        items[:0] = pairs
+
+
+def _minutes(item: pytest.Item) -> float:
+    return max((mark.kwargs.get("minutes", 0) for mark in item.iter_markers("heavy")), default=0)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
