@@ -69,6 +69,10 @@ class Proxy:
         self._delivers = delivers
         self.lost = None
 
+    def carrying(self, *texts: bytes) -> Link:
+        """Return the newest link whose client has sent all of these texts."""
+        return [link for link in self._links if all(text in link.sent for text in texts)][-1]
+
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
 
