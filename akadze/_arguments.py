@@ -42,7 +42,7 @@ class Arguments:
 
     __slots__ = (
         "_copied", "_default_json", "_defaults", "_field_names", "_names", "_plain", "_serializer", "_task",
-        "_validator", "is_async", "takes_nothing",
+        "_validator", "is_async",
     )  # fmt: skip
 
     def __init__(self, task_name: str, fn: Callable[..., Any]) -> None:
@@ -50,7 +50,6 @@ class Arguments:
         self._task = task_name
         self._names = frozenset(parameters)
         self.is_async = is_async(fn)
-        self.takes_nothing = not parameters
         self._defaults = {n: p.default for n, p in parameters.items() if p.default is not Parameter.empty}
         self._copied = {n: d for n, d in self._defaults.items() if _needs_copy(d)}
         self._default_json: dict[str, Any] | None = None
@@ -117,14 +116,18 @@ class Arguments:
                 arguments[name] = copy.deepcopy(default)
         return cast("dict[str, Any]", arguments)
 
-    def same(self, stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-        """Tell whether a job's stored arguments are those given, with defaults filled in on both sides.
+    def differing(self, stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+        """Return the names of which a job's stored arguments are not those given, defaults filled in on both sides.
 
         Raises EnqueueError if the given ones could not have been enqueued.
         """
         if self._default_json is None:
             self._default_json = dict(self._json_defaults())
-        return _same_json(self._default_json | dict(stored), self._default_json | json.loads(self.to_json(given)))
+        one, other = self._default_json | dict(stored), self._default_json | json.loads(self.to_json(given))
+        return sorted(
+            [name for name in one.keys() & other.keys() if not _same_json(one[name], other[name])]
+            + list(one.keys() ^ other.keys())
+        )
 
     def _written(self, checked: Mapping[str, Any]) -> bytes:
         # By field names and without computed fields, so that the text can be read back whatever aliases a model has.

@@ -29,9 +29,7 @@ def next_delay(policy: BackoffPolicy | None, attempt: int, random: float) -> tup
         return default_backoff(attempt, random), None
     try:
         delay = policy(attempt)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() in a policy must not end the worker either
+    except BaseException as error:  # sys.exit() in a policy is to end no worker, nor send the job round and round
         wrong = f"raised {type(error).__name__}"
     else:
         if isinstance(delay, timedelta):

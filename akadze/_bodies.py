@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -187,9 +188,13 @@ def _on_own_loop(body: Awaitable[Any]) -> Any:
     async def wrapped() -> Any:
         # The error is carried as a value: SystemExit would end the loop.
         try:
-            return await body
-        except BaseException as error:
+            result = await body
+        except GeneratorExit as error:
             return BodyError(error)
+        except BaseException as error:
+            result = BodyError(error)
+        await _let_cancellation_pass()
+        return result
 
     outcome = (OWN_LOOP.get() or _run_in_helper_thread)(wrapped)
     if isinstance(outcome, BodyError):
@@ -228,9 +233,19 @@ async def drain_body_async(run: Any) -> _verdict.Move | None:
 
 async def _drained(run: Any, threads: BodyThreads) -> _verdict.Move | None:
     try:
-        return await run_body_async(run, threads, lambda: False)
+        move = await run_body_async(run, threads, lambda: False)
     except GeneratorExit as error:
         return ended(run, error, lambda: False)
+    await _let_cancellation_pass()
+    return move
+
+
+async def _let_cancellation_pass() -> None:
+    """Take the cancellation that a body has asked for and not waited for: it would end this task without its result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
 
 def drain_body_sync(run: Any) -> _verdict.Move | None:
@@ -321,6 +336,11 @@ def _warn_of_thread(run: Run, timeout: timedelta) -> None:
 
 
 def _warn_of_late_error(run: Run, error: BaseException) -> None:
+    place = place_of(error)
     logger.warning(
-        "job %s of task %s: %s after complete_tx had finished the job", run.id, run.task.name, name_of(error)
+        "job %s of task %s: %s after complete_tx had finished the job%s",
+        run.id,
+        run.task.name,
+        name_of(error),
+        f"\n{place}" if place else "",
     )

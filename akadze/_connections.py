@@ -262,8 +262,15 @@ _TAKEN = {
     "sync": "an SQLAlchemy Connection or Session, Django's connection, or a connection of psycopg or psycopg2",
 }
 
+#: What calls that read take beside these.
+_READ_FROM = {
+    "async": "an AsyncEngine like app.engine, an AsyncConnectionPool of psycopg, ",
+    "sync": "an Engine like app.sync_engine, a ConnectionPool of psycopg, ",
+}
+
 
 def _refusal(given: Any, *, wanted: str, reading: bool = False) -> str:
+    taken = (_READ_FROM[wanted] if reading else "") + _TAKEN[wanted]
     pooled = isinstance(given, AsyncEngine | Engine) or _is_any_pool(given)
     if pooled and reading and wanted == "sync":
         advice = "it is an async one: await the call of the same name in akadze, or pass a blocking one"
@@ -274,11 +281,11 @@ def _refusal(given: Any, *, wanted: str, reading: bool = False) -> str:
     elif pooled:
         advice = "open a connection with engine.begin() and pass that, so that this is part of your transaction"
     elif wanted == "sync" and is_async_session(given):
-        advice = "it is an async one: await the call of the same name in akadze, or pass " + _TAKEN[wanted]
+        advice = "it is an async one: await the call of the same name in akadze, or pass " + taken
     elif wanted == "async" and is_sync_session(given):
-        advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass " + _TAKEN[wanted]
+        advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass " + taken
     else:
-        advice = "pass " + _TAKEN[wanted]
+        advice = "pass " + taken
     return f"{_named(given)} cannot be used as a session here: {advice}"
 
 
@@ -311,7 +318,7 @@ def _is_any_pool(given: Any) -> bool:
 def _check_dialect(given: AsyncConnection | Connection | Session, error: type[AkadzeError]) -> None:
     try:
         dialect = given.get_bind().dialect if isinstance(given, Session) else given.dialect
-    except Exception:
+    except Exception:  # a session that is bound to nothing: its first statement says so
         return
     if dialect.name != "postgresql":
         raise error(_OTHER_DATABASE.format(kind=dialect.name))

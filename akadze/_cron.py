@@ -1,17 +1,15 @@
 """The instants of a schedule: a cron expression on a zone's wall clock, or a plain interval. Pure.
 
-``Cron`` and ``Every`` answer the same three questions, for aware instants:
+``Cron`` and ``Every`` answer the same two questions, for aware instants:
 
 - ``latest(now, not_before)``: the newest fire from ``not_before`` to ``now``, both included, or None;
-- ``next_after(now)``: the first fire later than ``now``;
-- ``between(start, end)``: the fires from ``start`` until before ``end``, sorted, each once.
+- ``next_after(now)``: the first fire later than ``now``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from datetime import UTC, date, datetime, timedelta
-from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from akadze._cron_fields import CronFields, parse_fields
@@ -19,7 +17,6 @@ from akadze.errors import AkadzeError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = timedelta(days=1)
-_INSTANT = timedelta(microseconds=1)
 
 # The calendar repeats after 400 years.
 _CALENDAR_START = date(2000, 1, 1)
@@ -34,16 +31,6 @@ _LONGEST = timedelta(days=36500)
 
 # They name files of the zone database that are no zones, or count leap seconds, or mean whatever the host is set to.
 _NO_ZONES = ("localtime", "posixrules", "posix/", "right/")
-
-
-class Trigger(Protocol):
-    """What a schedule fires by."""
-
-    def latest(self, now: datetime, not_before: datetime) -> datetime | None: ...
-
-    def next_after(self, now: datetime) -> datetime: ...
-
-    def between(self, start: datetime, end: datetime) -> list[datetime]: ...
 
 
 class Cron:
@@ -105,9 +92,6 @@ class Cron:
             fires = self._fires_of(day)
             found = 0
         return fires[found]
-
-    def between(self, start: datetime, end: datetime) -> list[datetime]:
-        return _between(self, start, end)
 
     def _matching_date(self, day: date, *, forward: bool, end: date) -> date | None:
         """Return the first matching wall date from ``day`` on, in one direction and not beyond ``end``."""
@@ -191,18 +175,6 @@ class Every:
 
     def next_after(self, now: datetime) -> datetime:
         return _EPOCH + ((now - _EPOCH) // self.interval + 1) * self.interval
-
-    def between(self, start: datetime, end: datetime) -> list[datetime]:
-        return _between(self, start, end)
-
-
-def _between(trigger: Trigger, start: datetime, end: datetime) -> list[datetime]:
-    fires: list[datetime] = []
-    fire = trigger.next_after(start - _INSTANT)
-    while fire < end:
-        fires.append(fire)
-        fire = trigger.next_after(fire)
-    return fires
 
 
 def _utc_date(instant: datetime) -> date:

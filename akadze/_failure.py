@@ -52,7 +52,7 @@ def place_of(error: BaseException) -> str:
     try:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
         lines = traceback.format_list(frames)
-    except Exception:  # __traceback__ is an attribute that a class can replace
+    except BaseException:  # __traceback__ is an attribute that a class can replace
         return ""
     if len(lines) > 2 * _MOST_FRAMES:
         lines[_MOST_FRAMES:-_MOST_FRAMES] = ["  […]\n"]
@@ -92,7 +92,7 @@ def _next(error: BaseException) -> list[tuple[str, object]]:
             found.append(("caused by", error.__cause__))
         elif not error.__suppress_context__:
             found.append(("while handling", error.__context__))
-    except Exception:  # noqa: S110 - attributes that a class has replaced with ones that raise
+    except BaseException:  # noqa: S110 - attributes that a class has replaced with ones that raise
         pass
     return found
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from akadze._article import with_article
 from akadze._signature import is_async
 from akadze.errors import AkadzeError, EnqueueError
 
@@ -118,7 +119,7 @@ def check_task_options(
         if timeout is not None:
             _duration("timeout", timeout, AkadzeError)
         if backoff is not None and not callable(backoff):
-            raise AkadzeError(f"backoff must be a function of the attempt number, not {_kind(backoff)}")
+            raise AkadzeError(f"backoff must be a function of the attempt number, not {with_article(type(backoff))}")
         if is_async(backoff):
             raise AkadzeError("backoff is async, but is called without await; make it a plain function")
     except AkadzeError as error:
@@ -138,9 +139,9 @@ def check_queue(name: object) -> str:
     return check_name("a queue's name", name)
 
 
-def check_key(what: str, key: object, error: type[AkadzeError] = EnqueueError) -> str | None:
-    """Return a unique_key or limit_key as a plain str, None for None and the empty text. Raises ``error``."""
-    return None if key is None else _text(what, key, error) or None
+def check_key(what: str, key: object) -> str | None:
+    """Return a unique_key or limit_key as a plain str, None for None and the empty text. Raises EnqueueError."""
+    return None if key is None else _text(what, key, EnqueueError) or None
 
 
 def check_limit_key(key: object) -> str:
@@ -188,7 +189,7 @@ def check_meta(meta: object, error: type[AkadzeError] = EnqueueError) -> str:
     if meta is None:
         return "{}"
     if not isinstance(meta, Mapping):
-        raise error(f"meta must be a mapping with str keys, not {_kind(meta)}")
+        raise error(f"meta must be a mapping with str keys, not {with_article(type(meta))}")
     try:
         text = json.dumps(
             _json_value(dict(meta), _MAX_META_DEPTH), ensure_ascii=False, allow_nan=False, separators=(",", ":")
@@ -226,12 +227,14 @@ def _json_value(value: Any, depth: int) -> Any:
         return {_json_value(key, depth): _json_value(item, depth - 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_json_value(item, depth - 1) for item in value]
-    raise _Unfit(f"holds {_kind(value)}; its values must be JSON: text, numbers, true, false, null, lists, mappings")
+    raise _Unfit(
+        f"holds {with_article(type(value))}; its values must be JSON: text, numbers, true, false, null, lists, mappings"
+    )
 
 
 def _text(what: str, value: object, error: type[AkadzeError]) -> str:
     if not isinstance(value, str):
-        raise error(f"{what} must be a str, not {_kind(value)}")
+        raise error(f"{what} must be a str, not {with_article(type(value))}")
     if "\0" in value:
         raise error(f"{what} holds a NUL character, which PostgreSQL cannot store in text; remove it")
     try:
@@ -250,7 +253,7 @@ def _plain(text: str) -> str:
 
 def _integer(what: str, value: object, low: int, high: int, error: type[AkadzeError]) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise error(f"{what} must be an int, not {_kind(value)}")
+        raise error(f"{what} must be an int, not {with_article(type(value))}")
     if not low <= value <= high:
         raise error(f"{what} is {_shown(value)}, but must be in {low}..{high}")
     return int(value)
@@ -262,7 +265,7 @@ def _shown(number: int) -> str:
 
 def _duration(what: str, value: object, error: type[AkadzeError]) -> timedelta:
     if not isinstance(value, timedelta):
-        raise error(f"{what} must be a timedelta, not {_kind(value)}")
+        raise error(f"{what} must be a timedelta, not {with_article(type(value))}")
     if not timedelta(0) < value <= _MAX_DELAY:
         raise error(f"{what} is {value}, but must be more than zero and at most {_MAX_DELAY.days} days")
     return value
@@ -272,7 +275,7 @@ def _seconds(delay: object) -> float | None:
     if delay is None:
         return None
     if not isinstance(delay, timedelta):
-        raise EnqueueError(f"delay must be a timedelta, not {_kind(delay)}")
+        raise EnqueueError(f"delay must be a timedelta, not {with_article(type(delay))}")
     if not timedelta(0) <= delay <= _MAX_DELAY:
         raise EnqueueError(f"delay is {delay}, but must not be negative and at most {_MAX_DELAY.days} days")
     return delay.total_seconds()
@@ -283,7 +286,7 @@ def _instant(what: str, value: object) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise EnqueueError(f"{what} must be a datetime with a time zone, not {_kind(value)}")
+        raise EnqueueError(f"{what} must be a datetime with a time zone, not {with_article(type(value))}")
     try:
         if value.utcoffset() is None:
             raise EnqueueError(f"{what} has no time zone; give it one, for example datetime.now(timezone.utc)")
@@ -294,11 +297,3 @@ def _instant(what: str, value: object) -> datetime | None:
     except (OverflowError, ValueError):
         raise EnqueueError(f"{what} is outside the years 2 to 9998; leave it out if it means always or never") from None
     return datetime(utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond, UTC)
-
-
-def _kind(value: object) -> str:
-    return (
-        "None"
-        if value is None
-        else f"{'an' if type(value).__name__[:1].lower() in 'aeio' else 'a'} {type(value).__name__}"
-    )

@@ -14,6 +14,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from akadze._article import with_article
+
 __all__ = ["what_changed"]
 
 _MISSING = object()
@@ -29,13 +31,13 @@ def what_changed(given: Any, back: Any) -> str | None:
     """
     kind = type(given)
     if kind in _SIMPLE and kind is type(back):
-        return None if given == back else f"{_article(kind)} would come back with another value"
+        return None if given == back else f"{with_article(kind)} would come back with another value"
     if (isinstance(given, float) and not isfinite(given)) or (isinstance(given, Decimal) and not given.is_finite()):
         return "NaN and infinities cannot be stored"
     if isinstance(given, datetime):
         return _changed_datetime(given, back)
     if kind is not type(back) and not _same_plain_kind(given, back):
-        return f"{_article(kind)} would come back as {_article(type(back))}"
+        return f"{with_article(kind)} would come back as {with_article(type(back))}"
     if isinstance(given, dict):
         return _changed_mapping(given, back)
     if isinstance(given, (list, tuple, deque)):
@@ -50,7 +52,7 @@ def what_changed(given: Any, back: Any) -> str | None:
         return _changed_attributes(given, back, [field.name for field in dataclasses.fields(given)])
     if given is back or vars(object)["__eq__"] is kind.__eq__:
         return None  # such a class says nothing about equality; the type is right
-    return None if _equal(given, back) else f"{_article(kind)} would come back with another value"
+    return None if _equal(given, back) else f"{with_article(kind)} would come back with another value"
 
 
 def _changed_mapping(given: Mapping[Any, Any], back: Mapping[Any, Any]) -> str | None:
@@ -79,7 +81,7 @@ def _changed_attributes(given: Any, back: Any, names: Iterable[str]) -> str | No
 
 def _changed_datetime(given: datetime, back: Any) -> str | None:
     if not isinstance(back, datetime):
-        return f"{_article(type(given))} would come back as {_article(type(back))}"
+        return f"{with_article(type(given))} would come back as {with_article(type(back))}"
     if (given.utcoffset() is None) is not (back.utcoffset() is None):
         return "a datetime would gain or lose its offset"
     # A difference, since == between zones is False by definition for the hours that a clock change repeats.
@@ -98,7 +100,3 @@ def _equal(given: Any, back: Any) -> bool:
         return bool(given == back)
     except Exception:  # __eq__ of a user's class; what cannot be compared is not known to survive
         return False
-
-
-def _article(kind: type) -> str:
-    return "None" if kind is type(None) else f"{'an' if kind.__name__[:1].lower() in 'aeio' else 'a'} {kind.__name__}"

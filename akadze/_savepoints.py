@@ -6,7 +6,7 @@ They stand only around a user's hook, or around a statement whose error the call
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
 from akadze._sqlstates import NO_ACTIVE_TRANSACTION, sqlstate
@@ -99,7 +99,8 @@ def transaction(caller: SyncRows) -> Iterator[None]:
         # Where an error of the database was swallowed, this raises; COMMIT would roll back and say nothing.
         caller.rows(_BEGIN_WORK)
     except BaseException:
-        caller.rows(_ROLLBACK)
+        with suppress(Exception):  # what has happened is told, not that it cannot be undone on a lost connection
+            caller.rows(_ROLLBACK)
         raise
     caller.rows(_COMMIT)
 
@@ -112,7 +113,8 @@ async def async_transaction(caller: AsyncRows) -> AsyncIterator[None]:
         yield
         await caller.rows(_BEGIN_WORK)
     except BaseException:
-        await caller.rows(_ROLLBACK)
+        with suppress(Exception):
+            await caller.rows(_ROLLBACK)
         raise
     await caller.rows(_COMMIT)
 
@@ -123,8 +125,9 @@ def _kept(caller: SyncRows) -> Iterator[None]:
         yield
         caller.rows(_RELEASE_SAVEPOINT)
     except BaseException:
-        caller.rows(_RETURN_TO_SAVEPOINT)
-        caller.rows(_RELEASE_SAVEPOINT)
+        with suppress(Exception):
+            caller.rows(_RETURN_TO_SAVEPOINT)
+            caller.rows(_RELEASE_SAVEPOINT)
         raise
 
 
@@ -134,6 +137,7 @@ async def _async_kept(caller: AsyncRows) -> AsyncIterator[None]:
         yield
         await caller.rows(_RELEASE_SAVEPOINT)
     except BaseException:
-        await caller.rows(_RETURN_TO_SAVEPOINT)
-        await caller.rows(_RELEASE_SAVEPOINT)
+        with suppress(Exception):
+            await caller.rows(_RETURN_TO_SAVEPOINT)
+            await caller.rows(_RELEASE_SAVEPOINT)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,12 +14,16 @@ UNIQUE_VIOLATION = "23505"
 _NO_TABLE_OR_SCHEMA = frozenset({"42P01", "3F000"})
 NO_ACTIVE_TRANSACTION = "25P01"
 LOCK_NOT_AVAILABLE = "55P03"
+DEADLOCK_DETECTED = "40P01"
 
 # Classes and codes after which the same statement may well succeed: connection lost, too many connections or out of
-# memory, restart, cancelled or timed out, deadlock or serialization failure, lock timeout, read-only standby.
+# memory, restart, cancelled or timed out, deadlock or serialization failure, lock timeout, read-only standby, a
+# transaction that was open for too long.
 _PASSING_CLASSES = ("08", "53", "57", "58", "40")
 # 26000 is a prepared statement that a hook has deallocated: the next connection prepares anew.
-_PASSING = frozenset({LOCK_NOT_AVAILABLE, "25006", "25P03", "26000"})
+_PASSING = frozenset({LOCK_NOT_AVAILABLE, "25006", "25P03", "25P04", "26000"})
+# The server ends the session of a transaction that does nothing for too long, or is open for too long.
+_OUT_OF_TIME = frozenset({"25P03", "25P04"})
 # Of those classes, what waiting does not mend: the database is gone.
 _LASTING = frozenset({"57P04"})
 
@@ -52,8 +57,15 @@ def missing_tables_noted() -> Iterator[None]:
         yield
     except Exception as error:
         if sqlstate(error) in _NO_TABLE_OR_SCHEMA and "akadze" in str(driver_error(error)):
-            error.add_note("akadze's tables are not in this database: run `akadze migrate` on it first")
+            error.add_note(f"akadze's tables are not in this database: {migrate_first()}")
         raise
+
+
+def migrate_first() -> str:
+    """Say which command makes the tables: in a Django project its own, which knows the database."""
+    registry = sys.modules.get("django.apps")
+    ours = registry is not None and registry.apps.ready and registry.apps.is_installed("akadze.contrib.django")
+    return f"run `{'manage.py migrate' if ours else 'akadze migrate'}` on it first"
 
 
 def is_transient(error: BaseException) -> bool:
@@ -84,11 +96,16 @@ def is_memory_short(error: BaseException) -> bool:
     )
 
 
+def is_out_of_time(error: BaseException) -> bool:
+    """Tell whether the server ended the session because its transaction took too long."""
+    return sqlstate(error) in _OUT_OF_TIME
+
+
 def is_connection_lost(error: BaseException) -> bool:
     """Tell whether the connection, and with it the transaction, is gone."""
     code = sqlstate(error)
     if code is not None:
-        return code.startswith(("08", "57P"))
+        return code.startswith(("08", "57P")) or code in _OUT_OF_TIME
     return isinstance(driver_error(error), psycopg.OperationalError | psycopg.InterfaceError) or (
         isinstance(error, DBAPIError) and error.connection_invalidated
     )

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import LiteralString
-from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
@@ -17,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from akadze import dev
 from akadze._connections import sync_caller
+from akadze._emptying import empty_tables
 from akadze._sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from akadze._statement import statement
 from akadze._sync.schema import check_schema
@@ -28,7 +28,6 @@ from akadze.sync import migrate
 _FIND_LEFTOVERS = statement("enqueued", "find_leftovers")
 _NAME_DATABASE = statement("enqueued", "name_database")
 _LIMIT_WAITING = statement("enqueued", "limit_waiting")
-_EMPTY_TABLES = statement("testing", "empty_tables")
 
 _NAME = "akadze_test"
 
@@ -65,12 +64,24 @@ def check_name(name: str) -> None:
 
 def load_app(name: str, url: str) -> Akadze:
     """Import the app that ``module:attribute`` names. Raises AkadzeError unless it is on the database of the URL."""
+    if not name:
+        raise AkadzeError(
+            "the ini option akadze_app is not set: write it as module:attribute, or define a fixture akadze_app"
+        )
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise AkadzeError(
             f"the ini option akadze_app is {name!r}: write it as module:attribute, or define a fixture akadze_app"
         )
-    app = getattr(importlib.import_module(module), attribute)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # one that the module itself imports
+        raise AkadzeError(f"the ini option akadze_app is {name!r}, and there is no module {error.name!r}") from None
+    if not hasattr(found, attribute):
+        raise AkadzeError(f"the ini option akadze_app is {name!r}, and module {module!r} has no {attribute!r}")
+    app = getattr(found, attribute)
     if not isinstance(app, Akadze):
         raise AkadzeError(
             f"{name} is of type {type(app).__name__}: the ini option akadze_app has to name an Akadze app"
@@ -113,7 +124,7 @@ def _empty(app: Akadze) -> None:
             return  # without a lock, since tests that roll back may still be at work on the tables
         caller.rows(_LIMIT_WAITING)
         try:
-            caller.rows(_EMPTY_TABLES)
+            empty_tables(caller)
         except Exception as error:
             if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
@@ -128,9 +139,7 @@ def _made(server: str, name: str) -> Iterator[str]:
     """Make a database on the server, replacing one of that name, give its URL, and drop it in the end."""
     _execute(server, "drop database if exists {} with (force)", name)
     _execute(server, "create database {}", name)
-    url = re.sub(
-        r"^(postgresql://[^/?]*)(/[^?]*)?", lambda found: f"{found[1]}/{quote(name, safe='')}", libpq_url(server)
-    )
+    url = libpq_url(server, database=name)
     migrate(url)
     yield url
     _execute(server, "drop database if exists {} with (force)", name)

@@ -65,8 +65,10 @@ def sqlalchemy_url(url: str) -> str:
     return rendered.render_as_string(hide_password=False)
 
 
-def libpq_url(url: str) -> str:
+def libpq_url(url: str, *, database: str | None = None) -> str:
     """Return the URL for ``psycopg.connect``, from any form that ``sqlalchemy_url`` takes or gives, asyncpg's too.
+
+    ``database`` takes the place of the one that the URL names, wherever it does so.
 
     Raises AkadzeError for anything else; it never shows a password.
     """
@@ -74,17 +76,19 @@ def libpq_url(url: str) -> str:
     if scheme not in (*_PSYCOPG, _ASYNCPG):
         raise _unknown(scheme)
     address = _parsed(rest)
+    if database is not None:
+        address.database = database
     host, port, hosts = _placed(address)
     user = "" if address.user is None else quote(address.user, safe="")
     password = "" if address.password is None else f":{quote(address.password, safe='')}"
     at = "@" if user or password else ""
     place = "" if host is None else f"[{host}]" if ":" in host else host
     place += f":{port}" if port else ""
-    database = "" if address.database is None else quote(address.database, safe="")
+    path = "" if address.database is None else quote(address.database, safe="")
     query = "&".join(
         f"{quote(name, safe='')}={quote(value, safe='/,')}" for name, value in (address.options | hosts).items()
     )
-    return f"postgresql://{user}{password}{at}{place}/{database}{'?' if query else ''}{query}"
+    return f"postgresql://{user}{password}{at}{place}/{path}{'?' if query else ''}{query}"
 
 
 def _unknown(scheme: str) -> AkadzeError:
@@ -101,6 +105,8 @@ def _split(url: object) -> tuple[str, str]:
             f"the database URL must be a str, not {type(url).__name__}; "
             "of a SQLAlchemy URL pass url.render_as_string(hide_password=False)"
         )
+    if not url.isascii() and any("\ud800" <= letter <= "\udfff" for letter in url):
+        raise AkadzeError("the database URL holds a byte that is no UTF-8: write it as %, and two hexadecimal digits")
     scheme, colon, rest = _trimmed(url).partition("://")
     if not colon:
         raise _unknown("")
@@ -136,6 +142,7 @@ def _parsed(rest: str) -> _Address:
     # As in libpq, they win over what stands before the @; and of a parameter SQLAlchemy would show the password.
     address.user = address.options.pop("user", address.user)
     address.password = address.options.pop("password", address.password)
+    address.database = address.options.pop("dbname", address.database)
     if address.password is not None and address.user is None:
         address.user = ""  # which both take for none, and without which SQLAlchemy writes no password
     ports = address.options.pop("port", None)
@@ -215,7 +222,7 @@ _CREDENTIALS = re.compile(
     re.VERBOSE,
 )
 _PARAMETER = re.compile(
-    r"""((?:password|passwd|pwd)
+    r"""((?<!hide_)(?:password|passwd|pwd)
         (?:\s*=\s*|["']\s*:\s*|\s+(?=')))
         (?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|(?:\\.|[^\s&\\])+)
     """,

@@ -13,6 +13,7 @@ from weakref import WeakSet
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from akadze._article import with_article
 from akadze._log import get_logger
 from akadze._options import check_name
 from akadze._schedules import Schedule, ScheduleSpec, make_schedule, read_spec
@@ -28,6 +29,7 @@ logger = get_logger("akadze.app")
 
 P = ParamSpec("P")
 
+_READ = "let the module read the URL in AKADZE_DATABASE_URL, which --database-url sets for it"
 #: No server-side prepared statements, and an encoding that has every character, whatever the role defaults to.
 _PSYCOPG: dict[str, Any] = {"prepare_threshold": None, "client_encoding": "utf8"}
 
@@ -44,7 +46,8 @@ class Akadze:
     ``pool_size`` sets the pool of the engine that the app builds (SQLAlchemy's default is 5, plus 10 overflow). A
     worker holds a few connections of its own beside the pool; in the pool, count one for each ``complete_tx`` block
     that runs at once. ``grace`` is how late a periodic fire may still be enqueued. ``retention`` is how long finished
-    jobs and periodic runs are kept before a worker deletes them; keep it longer than ``grace``.
+    jobs and periodic runs are kept before a worker deletes them; keep it longer than ``grace``. The attribute ``hooks``
+    takes callables (see ``Hooks``), and ``tasks`` has each registered Task by its name.
 
     Raises AkadzeError for wrong options or a URL that is not of PostgreSQL. Nothing connects before it is used.
     """
@@ -82,6 +85,7 @@ class Akadze:
         self._sync_engine = sync_engine
         self._engines_lock = Lock()
         self._database_url = database_url
+        self._engine_is_known = False
         if engine is None and not callable(database_url):
             self._engine = _build_engine(database_url, self._sizing)
         _APPS.add(self)
@@ -97,11 +101,12 @@ class Akadze:
                 if self._engine is None and callable(self._database_url):
                     self._engine = _build_engine(self._database_url(), self._sizing)
         assert self._engine is not None
+        self._engine_is_known = True
         return self._engine
 
     @property
     def sync_engine(self) -> Engine:
-        """The blocking engine of the same database, made when it is first asked for."""
+        """The blocking engine of the same database, made when it is first asked for. Raises as ``engine`` does."""
         if self._sync_engine is not None:
             return self._sync_engine
         url = self.engine.url
@@ -114,6 +119,24 @@ class Akadze:
                     **self._sizing,
                 )
             return self._sync_engine
+
+    def _use_database(self, database_url: str) -> None:
+        """Be on this database, whichever the app was made for. For the command line, before anything connects.
+
+        Raises AkadzeError if somebody else may hold an engine of another database: half of the work would go there.
+        """
+        wanted = _build_engine(database_url, self._sizing)
+        made = [engine.url for engine in (self._engine, self._sync_engine) if engine is not None]
+        if any(url.set(drivername="") != wanted.url.set(drivername="") for url in made):
+            if not (self._owns_engine and self._owns_sync_engine):
+                raise AkadzeError(f"the app was made with an engine of its module's own, on another database: {_READ}")
+            if self._engine_is_known:
+                raise AkadzeError(
+                    f"the app's engine was asked for while its module was imported, on another database: {_READ}"
+                )
+            self._engine = None
+        if self._engine is None:
+            self._engine = wanted
 
     def _after_fork(self) -> None:
         # The connections are the parent's: the child uses none of them, and does not end them either.
@@ -206,7 +229,7 @@ class Akadze:
         next one (default: exponential with jitter, capped at 300 s). Arguments are validated by the signature. Same
         options and errors as ``register``.
         """
-        check_name("a task's name", name)  # here, for an @app.task without a name would never call what it returns
+        _check_named(name, "task")
 
         def decorate(fn: Callable[P, Any]) -> Task[P]:
             return self.register(
@@ -242,6 +265,7 @@ class Akadze:
         ``grace``. ``queue``, ``max_attempts``, ``timeout`` and ``backoff`` are those of ``task``; periodic jobs have
         priority 0. Raises AkadzeError, and registers nothing, for a schedule that is wrong or can never fire.
         """
+        _check_named(name, "periodic")
         schedule = make_schedule(
             name, cron=cron, every=every, overlap=overlap, queue=queue, timezone=timezone, default_queue=queue
         )
@@ -313,6 +337,15 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_named(name: object, decorator: str) -> None:
+    # Before what the decorator returns is called: without a name it never would be.
+    if callable(name):
+        raise AkadzeError(
+            f'a task\'s name must be a str, not {with_article(type(name))}: write @app.{decorator}("name") above it'
+        )
+    check_name("a task's name", name)
 
 
 def _check_runs_alone(task: Task[Any]) -> None:

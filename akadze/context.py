@@ -18,7 +18,7 @@ from akadze._statement import statement
 from akadze._states import RUNNING, SUCCEEDED
 from akadze._sync import transitions as _sync_transitions
 from akadze.app import Akadze
-from akadze.errors import AkadzeError, RunLost
+from akadze.errors import AkadzeError, EnqueueError, RunLost
 from akadze.hooks import refuse_async
 from akadze.job import Job
 
@@ -68,7 +68,8 @@ class Context:
         What the block writes on the connection and the job's success commit together. An error inside the block rolls
         the writes back and is an error of the run like any other. Raises RunLost, and rolls the writes back, if this
         run no longer owns the job. What the body returns after the block is not stored. AkadzeError if the job has
-        been finished by an earlier block, the app's engine is in autocommit, or this is a plain function.
+        been finished by an earlier block, the block has committed or rolled back by itself, the app's engine is in
+        autocommit, or this is a plain function.
         """
         # Both modules have a current(); `with` on an async block would say nothing of the other one.
         try:
@@ -84,7 +85,10 @@ class Context:
         run = _unfinished(self._run)
         async with run.async_transaction() as connection:
             yield connection
-            caller = async_caller(connection)
+            try:
+                caller = async_caller(connection)
+            except EnqueueError as error:
+                raise _ended(run) from error
             if not await caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
                 raise _lost(run)
             await _async_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
@@ -126,7 +130,10 @@ def sync_complete_in(run: Run, transaction: Callable[[], AbstractContextManager[
     )
     with transaction() as connection:
         yield connection
-        caller = sync_caller(connection)
+        try:
+            caller = sync_caller(connection)
+        except EnqueueError as error:
+            raise _ended(run) from error
         if not caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
             raise _lost(run)
         _sync_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
@@ -157,8 +164,12 @@ def _unfinished(run: Run) -> Run:
     return run
 
 
+def _ended(run: Run) -> AkadzeError:
+    return AkadzeError(
+        f"the transaction of complete_tx was ended inside its block, so job {run.id} cannot be finished in it: "
+        "leave commit() and rollback() to complete_tx"
+    )
+
+
 def _lost(run: Run) -> RunLost:
     return RunLost(f"run {run.number} no longer owns job {run.id}: its lease ended, and the block is rolled back")
-
-
-Context.__module__ = "akadze.context"

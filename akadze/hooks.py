@@ -23,6 +23,22 @@ class HookFailed(Exception):
     """A hook raised something that is no Exception, SystemExit for instance."""
 
 
+class HookHung(HookFailed):
+    """A hook did not return in the time that it has."""
+
+
+class Spoilt(Exception):
+    """While hooks were called for this run of a job the connection was lost, or given up, with this error.
+
+    It may have been an outage or the hook itself, which has closed the connection or cancelled a statement of its own.
+    """
+
+    def __init__(self, run: tuple[int, int], error: Exception) -> None:
+        super().__init__(f"the connection was lost while hooks were called for run {run[1]} of job {run[0]}")
+        self.run = run
+        self.error = error
+
+
 class Hooks:
     """Lists of callables that ``app.hooks`` holds, sync or async but for ``around_run``. Append to the lists.
 
@@ -35,8 +51,9 @@ class Hooks:
       there, too, counts as a failed run; if one swallows the body's error, the run ends as if the body had returned
       None. It sees what leaves the body only: of a plain function that has timed out, when it returns at last.
     - ``on_transition(connection, job, from_state, to_state)`` runs in the transaction that changes the job's state.
-      It must not raise: an error rolls that job's transition back, and the job stays as it was. In a worker, a call
-      that takes a third of ``heartbeat_ttl`` counts as an error; the worker's other jobs wait for it meanwhile.
+      It must not raise: an error rolls that job's transition back, and the job stays as it was. In a worker, an async
+      call that takes a third of ``heartbeat_ttl`` counts as an error; the worker's other jobs wait for it meanwhile. A
+      plain one holds up the whole worker, its heartbeat too, for as long as it takes.
 
     ``connection`` is the object that the transaction runs on: the caller's own session at enqueue, an SQLAlchemy
     connection in a worker.
@@ -99,6 +116,25 @@ async def async_call_watcher(hook: Hook, *arguments: Any) -> None:
         if task is not None and task.cancelling():
             raise
         raise _failed(hook, error) from error
+
+
+def within(seconds: float, hooks: Sequence[Hook]) -> list[Hook]:
+    """Return the same hooks, each an async one that raises HookHung when a call takes longer than this."""
+    return [_within(seconds, hook) for hook in hooks]
+
+
+def _within(seconds: float, hook: Hook) -> Hook:
+    async def call(*arguments: Any) -> None:
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                await async_call_watcher(hook, *arguments)
+        except Exception as error:
+            if scope.expired():
+                raise HookHung(f"the hook {name_of(hook)} took longer than {seconds:g} s") from error
+            raise
+
+    return call
 
 
 def sync_call_watcher(hook: Hook, *arguments: Any) -> None:

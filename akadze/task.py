@@ -12,6 +12,7 @@ from akadze._connections import is_async_session, is_sync_session, refuse_sessio
 from akadze._options import check_name, check_queue, check_task_options
 from akadze._session_types import AnyAsyncSession, AnySyncSession
 from akadze._sync.bound import BoundTask as SyncBoundTask
+from akadze.errors import AkadzeError
 from akadze.outcomes import BackoffPolicy
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ P = ParamSpec("P")
 
 #: Calls of a task that other queues have, or that a task has once it is bound to a session.
 _NOT_HERE = ("enqueue", "enqueue_many", "delay", "apply_async")
+
+_ENQUEUE = "task.using(session=connection).enqueue(...)"
 
 BoundTask.__module__ = __name__
 SyncBoundTask.__module__ = __name__
@@ -46,6 +49,8 @@ class Task(Generic[P]):
         priority: int,
         backoff: BackoffPolicy | None = None,
     ) -> None:
+        if isinstance(fn, Task):
+            raise AkadzeError(f"task {name!r} is an object of type Task; the function of a task is task.fn")
         check_task_options(name, queue, max_attempts, timeout, priority, backoff)
         self.app = app
         # Plain text: drivers write the member of a str enum by its name.
@@ -65,8 +70,12 @@ class Task(Generic[P]):
 
         def __getattr__(self, name: str) -> Any:
             """Say where an enqueue goes to those who expect it here."""
-            hint = ": write task.using(session=connection).enqueue(...)" if name in _NOT_HERE else ""
+            hint = f": write {_ENQUEUE}" if name in _NOT_HERE else ""
             raise AttributeError(f"'Task' object has no attribute {name!r}{hint}", name=name, obj=self)
+
+        def __call__(self, *_: Any, **__: Any) -> Any:
+            """Say what to write to those who call a task: elsewhere that enqueues, or runs the function."""
+            raise TypeError(f"'Task' object is not called: write {_ENQUEUE}, or task.fn(...) to call the function")
 
     @property
     def is_async(self) -> bool:

@@ -88,8 +88,9 @@ class Worker:
         The heartbeat runs as its own task, so a slow or hung step cannot delay it. When it goes stale, the running jobs
         are stopped and handed back before other workers rescue them, and AkadzeError is raised. A transient database
         error (connection lost, restart, deadlock) is logged and retried with backoff; any other error stops the worker
-        and is raised. AkadzeError, too, if the app has no tasks, if the database has not been migrated, or if it does
-        not take the last outcomes at a stop: their jobs then run again.
+        and is raised, and so is that of a first connection which fails. AkadzeError, too, if the app has no tasks, if
+        the database has not been migrated, or if it does not take the last outcomes at a stop: their jobs then run
+        again.
         """
         if not self.app.tasks:
             raise AkadzeError("the app has no tasks: register them (app.task, app.include) before the worker starts")

@@ -36,11 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)  # once -m has taken the others away
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--full"):
-        # The longest first, so that no process is left with one at the end. xdist gives each process two to begin with:
-        # one of the longest goes with one of the shortest.
+        # Each process of xdist is given a part of the list, and takes from those of others once it has done its own. So
+        # each part begins with its longest. The one that comes second cannot be taken: it waits, and is the shortest.
         items.sort(key=_minutes, reverse=True)
-        pairs = [items.pop(place) for _ in range(min(4, len(items) // 2)) for place in (0, -1)]
-        items[:0] = pairs
+        count = getattr(config, "workerinput", {}).get("workercount", 1)
+        parts = [items[first::count] for first in range(count)]
+        items[:] = [item for part in parts for item in (*part[:1], *part[:0:-1][:1], *part[1:-1])]
 
 
 def _minutes(item: pytest.Item) -> float:

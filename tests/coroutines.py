@@ -32,6 +32,21 @@ def raising_task(app: Akadze, error: BaseException) -> Any:
     return raising
 
 
+def self_cancelling_task(app: Akadze, *, waits: bool) -> Any:
+    """A task that cancels itself, and then waits, where it learns of it, or returns before it can."""
+
+    @app.task("cancelling", max_attempts=1)
+    async def cancelling() -> int:
+        this = asyncio.current_task()
+        assert this is not None
+        this.cancel()
+        if waits:
+            await asyncio.sleep(0)
+        return 7
+
+    return cancelling
+
+
 def completing_task(app: Akadze, *, error: Exception | None = None) -> Any:
     """A task that writes one row in its complete_tx block, and then raises ``error`` in it if there is one."""
 
@@ -51,6 +66,6 @@ def completing_task(app: Akadze, *, error: Exception | None = None) -> Any:
 def sleeping_task(app: Akadze) -> Any:
     @app.task("sleeping", max_attempts=1, timeout=timedelta(milliseconds=50))
     async def sleeping() -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     return sleeping

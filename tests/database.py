@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from akadze import dev
 from akadze.sync import migrate
+from tests.waiting import PATIENCE
 
 _GIVEN_URL = os.environ.get("AKADZE_DATABASE_URL")
 _XDIST_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -115,6 +116,13 @@ def create_database(server_url: str, name: str) -> str:
     return with_database(server_url, name)
 
 
+def skip_where_django_refuses(url: str) -> None:
+    """Skip the test if the server is older than Django takes: 5.2 and newer want PostgreSQL 14."""
+    with psycopg.connect(url) as connection:
+        if connection.info.server_version < 140000:
+            pytest.skip("Django 5.2 and newer refuse a PostgreSQL older than 14")
+
+
 def drop_database(server_url: str, name: str) -> None:
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
@@ -161,7 +169,7 @@ class Database:
             connection.execute(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(names)))
 
     def _end_other_sessions(self, connection: psycopg.Connection) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"

@@ -14,7 +14,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "akadze"
 
@@ -89,14 +89,14 @@ class Process:
         """Kill this process only; a supervised child of it goes on."""
         self._process.kill()
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Return the exit code once the process has ended; fail, with its log, when it does not."""
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             pytest.fail(f"the process still runs after {timeout} s; its stderr:\n{self.stderr}")
 
-    def wait_for_output(self, text: str, *, timeout: float = 30) -> None:
+    def wait_for_output(self, text: str, *, timeout: float = PATIENCE) -> None:
         """Wait until the text is in stdout or stderr; fail at once when the process ends without it."""
 
         def printed() -> bool:

@@ -16,7 +16,7 @@ from akadze import dev
 from akadze.demo import story
 from akadze.demo.checks import verdicts
 from akadze.demo.screen import Screen
-from akadze.demo.show import refusal
+from akadze.demo.show import refusal, show
 from akadze.demo.stage import Notes, Stage
 from tests.database import with_database
 from tests.processes import COMMAND, Process
@@ -171,10 +171,12 @@ async def test_each_check_can_fail(kept: Kept, promise: str, statement: str) -> 
     assert any(found.startswith(promise) for found in broken), broken
 
 
+@pytest.mark.parametrize("given", ["variable", "option"])
 def test_an_interrupted_demo_stops_its_workers_and_clears_a_database_that_was_given(
-    tmp_path: Path, database_url: str
+    tmp_path: Path, database_url: str, given: str
 ) -> None:
-    demo = run_demo(tmp_path, environment={"AKADZE_DATABASE_URL": database_url})
+    options = ["--database-url", database_url] if given == "option" else []
+    demo = run_demo(tmp_path, *options, environment={} if options else {"AKADZE_DATABASE_URL": database_url})
     try:
         with psycopg.connect(database_url, autocommit=True) as connection:
 
@@ -213,6 +215,25 @@ def test_a_database_with_work_of_its_own_is_refused(
 ) -> None:
     said = refusal(database, has_shop=has_shop, jobs=jobs, taken=taken)
     assert (said is None) if refused is None else (said is not None and refused in said)
+
+
+def test_the_commands_for_a_kept_database_that_was_given_say_how_they_find_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def play(*_: object, **__: object) -> int:
+        return 0
+
+    monkeypatch.setenv("AKADZE_DATABASE_URL", with_database(database_url, "akadze_kept_test"))
+    monkeypatch.setattr("akadze.demo.show._play", play)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("create database akadze_kept_test")
+        try:
+            assert show(Screen(), keep=True) == 0
+        finally:
+            connection.execute("drop database akadze_kept_test with (force)")
+    printed = capsys.readouterr().out
+    told = printed.index("with AKADZE_DATABASE_URL set to its URL:")
+    assert told < printed.index("akadze jobs list")
 
 
 def test_the_demo_names_a_customer_for_each_way_a_mail_can_go() -> None:

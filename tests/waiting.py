@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests._async.waiting import until
+from tests._async.waiting import PATIENCE, until
 from tests._sync.waiting import until as wait_until
 
-__all__ = ["until", "wait_until"]
+__all__ = ["PATIENCE", "until", "wait_until"]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
 from akadze import _rows
-from akadze._async.transitions import cancel_doomed, finish, watch_claims
+from akadze._async.transitions import Hooks, cancel_doomed, finish, watch_claims
 from akadze._bodies import drain_body_async, drain_pause_async
 from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
@@ -19,7 +19,7 @@ from akadze._session_types import AnyAsyncSession
 from akadze._statement import statement
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
-from akadze.hooks import refuse_async
+from akadze.hooks import Spoilt, refuse_async
 
 logger = get_logger("akadze.testing")
 
@@ -51,6 +51,8 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
     still ready after ``limit`` runs, if another transaction keeps hold of a job that has run, or if the session cannot
     be used.
     """
+    if not isinstance(app, Akadze):
+        raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose jobs are to be run")
     runs = check_number("limit", limit, 1)
     joined = None if session is None else async_caller(session, error=AkadzeError)
     if True:  # ASYNC
@@ -66,13 +68,13 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
         hooks = app.hooks.on_transition
     worker_id = uuid4()
     put_off: list[int] = []
+    refused: set[int] = set()
     if joined is None:
         await _register(app, worker_id)
     try:
         for _ in range(runs):
             async with _step(app, joined) as caller:
-                while await cancel_doomed(caller, hooks, None):
-                    pass
+                await _cancel_doomed(caller, hooks, refused)
                 run = await _claim(app, caller, worker_id, joined, put_off)
                 ready = None if run is not None else await _ready(app, caller, put_off)
             if run is not None:
@@ -88,9 +90,19 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
             raise AkadzeError(
                 f"jobs of task {ready!r} are still ready after {limit} runs: raise limit, or see what makes them"
             )
+    except Spoilt as spoilt:
+        raise spoilt.error from spoilt.error.__cause__
     finally:
         if joined is None:
             await _unregister(app, worker_id)
+
+
+async def _cancel_doomed(caller: AsyncCaller, hooks: Hooks, refused: set[int]) -> None:
+    before = -1
+    while before < len(refused):
+        before = len(refused)
+        while await cancel_doomed(caller, hooks, None, apart=refused, refused=refused):
+            pass
 
 
 async def _claim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +18,16 @@ from akadze.task import Task
 _LIST_ENQUEUED = statement("enqueued", "list_enqueued")
 _LIST_ACTIVE_ARGS = statement("jobs", "list_active_args")
 
+#: So many jobs are named in a failure.
+_TOLD = 5
 
-async def assert_enqueued(app: Akadze, task: str, /, **arguments: Any) -> None:
+
+async def assert_enqueued(app: Akadze, task: str | Task[Any], /, **arguments: Any) -> None:
     """Raise AssertionError unless a queued or running job has this task and these arguments.
 
     Arguments are compared in their stored JSON form, so models, UUID and datetime can be passed as the task receives
-    them. Reads committed rows. A task that is not registered and arguments that do not fit it are AssertionErrors too.
+    them. ``task`` is a task or its name. Reads committed rows. A task that is not registered and arguments that do not
+    fit it are AssertionErrors too.
     """
     if True:  # ASYNC
         engine = app.engine
@@ -31,19 +36,19 @@ async def assert_enqueued(app: Akadze, task: str, /, **arguments: Any) -> None:
     await assert_enqueued_on(engine, app, task, arguments)
 
 
-async def assert_enqueued_on(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any]) -> None:
+async def assert_enqueued_on(source: Any, app: Akadze, task: str | Task[Any], arguments: Mapping[str, Any]) -> None:
     """The same, reading through an engine or on an open connection, whose own rows count as well."""
-    matching, others = await _find(source, app, task, arguments)
-    if not matching:
-        raise AssertionError(
-            f"no queued or running job of task {task!r} has these arguments: {others} with other arguments"
-        )
+    name = task if isinstance(task, str) else task.name
+    found = await _find(source, app, name, arguments)
+    if all(found.values()):
+        there = _told(found) if found else await _others(source)
+        raise AssertionError(f"no queued or running job of task {name!r} has these arguments: {there}")
 
 
 async def refute_enqueued_on(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any]) -> None:
     """Raise AssertionError if a queued or running job has this task and these arguments, or any if none are given."""
     if arguments:
-        matching, _ = await _find(source, app, task, arguments)
+        matching = sum(not names for names in (await _find(source, app, task, arguments)).values())
         kind = "have these arguments"
     else:
         matching = len(await enqueued_on(source, _registered(app, task).name))
@@ -59,8 +64,8 @@ async def enqueued_on(source: Any, task: str | None) -> list[Job]:
     return [_rows.job(row) for row in rows]
 
 
-async def _find(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many queued and running jobs of the task have these arguments, and how many have others."""
+async def _find(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any]) -> dict[int, list[str]]:
+    """Return the queued and running jobs of the task by id, each with the names of its arguments that are others."""
     declared = _registered(app, task).arguments
     try:
         declared.to_json(arguments)
@@ -68,8 +73,21 @@ async def _find(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any
         raise AssertionError(f"no job can have these arguments: {error}") from None
     async with async_reading(source) as caller:
         rows = await caller.rows(_LIST_ACTIVE_ARGS, task=task)
-    matching = sum(declared.same(json.loads(row["args"]), arguments) for row in rows)
-    return matching, len(rows) - matching
+    return {row["id"]: declared.differing(json.loads(row["args"]), arguments) for row in rows}
+
+
+def _told(found: Mapping[int, list[str]]) -> str:
+    # Names only: values may be personal data, and what a test prints is kept in many places.
+    told = [f"job {job_id} in {' and '.join(names)}" for job_id, names in found.items()]
+    more = ", ..." if len(told) > _TOLD else ""
+    return f"{len(found)} with other arguments, which differ: {', '.join(told[:_TOLD])}{more}"
+
+
+async def _others(source: Any) -> str:
+    tasks = Counter(job.task for job in await enqueued_on(source, None))
+    if not tasks:
+        return "no job of any task is queued or running (uncommitted ones are seen on their own session only)"
+    return "of other tasks there are " + ", ".join(f"{task!r} ({number})" for task, number in tasks.items())
 
 
 def _registered(app: Akadze, task: str) -> Task[Any]:

@@ -17,7 +17,7 @@ from akadze._log import get_logger
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
-from akadze.hooks import async_call_watcher, told
+from akadze.hooks import HookHung, Spoilt, async_call_watcher, told
 
 logger = get_logger("akadze.job")
 
@@ -34,9 +34,9 @@ _CHECK_TRANSACTION = statement("session", "begin_work")
 Hooks = Sequence[Callable[..., Any]]
 
 #: How long a job whose claim a hook refused stays out of the line, in seconds.
-REFUSED_FOR = 1.0
+_REFUSED_FOR = 1.0
 #: Seconds after which a batch whose hooks are slow is cut off, so that its locks and its transaction do not last.
-_LONGEST = 10.0
+LONGEST = 10.0
 
 
 async def tell(caller: AsyncCaller, hooks: Hooks, ids: Sequence[int], from_state: str, to_state: str) -> None:
@@ -82,7 +82,7 @@ async def finish(
                     await tell(caller, hooks, [job_id], RUNNING, rows[0]["state"])
                     written.append((job_id, run))
         except Exception as error:
-            _raise_if_broken(error)
+            await _raise_if_spoilt(caller, (job_id, run), error)
             logger.error("job %s stays running: an on_transition hook refused its outcome: %s", job_id, told(error))
             refused.append((job_id, run))
     return written, refused
@@ -105,38 +105,64 @@ async def watch_claims(
             async with caller.savepoint():
                 await tell(caller, hooks, [job_id], QUEUED, RUNNING)
         except Exception as error:
-            _raise_if_broken(error)
+            await _raise_if_spoilt(caller, (job_id, run), error)
             logger.error("job %s stays queued: an on_transition hook refused its start: %s", job_id, told(error))
             refused.add(job_id)
     if refused:
-        await caller.rows(_REFUSE_CLAIMS, ids=sorted(refused), worker=str(worker_id), delay=REFUSED_FOR)
+        await caller.rows(_REFUSE_CLAIMS, ids=sorted(refused), worker=str(worker_id), delay=_REFUSED_FOR)
     return refused
 
 
-async def rescue(caller: AsyncCaller, hooks: Hooks) -> list[dict[str, Any]]:
-    """Take back a batch of lost workers' jobs in the caller's transaction; return id, state and worker_id of each."""
-    rows = await caller.rows(_LOCK_LOST_JOBS)
-    return await _move(caller, hooks, [row["id"] for row in rows], _RESCUE_JOBS, RUNNING)
+async def rescue(
+    caller: AsyncCaller,
+    hooks: Hooks,
+    *,
+    apart: Collection[int] = (),
+    refused: set[int] | None = None,
+    longest: float = LONGEST,
+) -> list[dict[str, Any]]:
+    """Take back a batch of lost workers' jobs in the caller's transaction; return id, state and worker_id of each.
+
+    Those in ``apart`` are left alone; those whose hook raises are added to ``refused``. After ``longest`` seconds the
+    rest of the batch is left for the next. Raises Spoilt when the connection is lost or given up in a hook, whose job
+    is in ``refused``.
+    """
+    rows = await caller.rows(_LOCK_LOST_JOBS, apart=list(apart))
+    return await _move(caller, hooks, [row["id"] for row in rows], _RESCUE_JOBS, RUNNING, refused, longest)
 
 
-async def cancel_doomed(caller: AsyncCaller, hooks: Hooks, queues: list[str] | None) -> list[dict[str, Any]]:
+async def cancel_doomed(
+    caller: AsyncCaller,
+    hooks: Hooks,
+    queues: list[str] | None,
+    *,
+    apart: Collection[int] = (),
+    refused: set[int] | None = None,
+    longest: float = LONGEST,
+) -> list[dict[str, Any]]:
     """Cancel a batch of queued jobs (None: of all queues) that were asked to cancel or have expired.
 
-    Returns id and state of each.
+    Returns id and state of each. ``apart``, ``refused``, ``longest`` and Spoilt are those of ``rescue``.
     """
-    rows = await caller.rows(_LOCK_DOOMED_JOBS, queues=queues)
-    return await _move(caller, hooks, [row["id"] for row in rows], _CANCEL_DOOMED, QUEUED)
+    rows = await caller.rows(_LOCK_DOOMED_JOBS, queues=queues, apart=list(apart))
+    return await _move(caller, hooks, [row["id"] for row in rows], _CANCEL_DOOMED, QUEUED, refused, longest)
 
 
 async def _move(
-    caller: AsyncCaller, hooks: Hooks, ids: list[int], move: Statement, from_state: str
+    caller: AsyncCaller,
+    hooks: Hooks,
+    ids: list[int],
+    move: Statement,
+    from_state: str,
+    refused: set[int] | None,
+    longest: float,
 ) -> list[dict[str, Any]]:
     if not ids:
         return []
     if not hooks:
         return await caller.rows(move, ids=ids)
     moved: list[dict[str, Any]] = []
-    end = time.monotonic() + _LONGEST
+    end = time.monotonic() + longest
     for job_id in ids:
         if time.monotonic() > end:
             break  # the hooks are slow: what is left comes with the next batch
@@ -147,12 +173,32 @@ async def _move(
                     await tell(caller, hooks, [job_id], from_state, row["state"])
                 moved += rows
         except Exception as error:
-            _raise_if_broken(error)
-            logger.error("job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(error))
+            if refused is not None:
+                refused.add(job_id)
+            # On a connection that the server has ended meanwhile the way back to the savepoint raises in its place.
+            hung = _hung(error)
+            if hung is None:
+                await _raise_if_spoilt(caller, (job_id, 0), error)
+            logger.error(
+                "job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(hung or error)
+            )
+            if hung is not None:
+                raise hung from None  # what it waited for was cancelled, perhaps with the connection
     return moved
 
 
-def _raise_if_broken(error: Exception) -> None:
-    # A lost connection is no fault of the hook: the whole transaction is gone, and the caller tries it again.
-    if is_connection_lost(error):
-        raise error
+def _hung(error: BaseException | None) -> HookHung | None:
+    while error is not None and not isinstance(error, HookHung):
+        error = error.__context__
+    return error
+
+
+async def _raise_if_spoilt(caller: AsyncCaller, run: tuple[int, int], error: Exception) -> None:
+    # What the error says does not tell: a hook may have lost a connection of its own, or wrapped or swallowed an error.
+    # SQLAlchemy gives a connection up for a statement that was cancelled, as asyncio.timeout in a hook does.
+    try:
+        await caller.rows(_CHECK_TRANSACTION)
+    except Exception:
+        if not is_connection_lost(error):
+            logger.error("job %s: an on_transition hook has cost the connection: %s", run[0], told(error))
+        raise Spoilt(run, error) from error

@@ -25,7 +25,7 @@ returning id,
 -- woken: as in insert_job.
 with ended as (
   update akadze.jobs h
-  set state = 'cancelled', finished_at = now(), expired = h.cancel_requested_at is null
+  set state = 'cancelled', finished_at = clock_timestamp(), expired = h.cancel_requested_at is null
   where h.unique_key = cast(:unique_key as text) and h.state = 'queued'
     and least(h.expires_at, h.cancel_requested_at) <= statement_timestamp()
   returning h.id
@@ -68,13 +68,5 @@ from added a
 
 -- name: copy_jobs
 -- The same rows as insert_jobs, in the same order, for a connection that can copy: the server spends half the time on a row. One
--- statement, so all or nothing even in autocommit. wake_workers follows it.
+-- statement, so all or nothing even in autocommit. wake_queue follows it.
 copy akadze.jobs (task, queue, priority, max_attempts, expires_at, limit_key, meta, args) from stdin
-
--- name: wake_workers
--- One notification for jobs that are due, only when a worker of the queue sleeps. Reads nothing but the few rows of workers.
-select cast(pg_notify('akadze', cast(:queue as text)) as text) as woken
-where exists (
-  select from akadze.workers w
-  where w.sleeping and cast(:queue as text) = any (w.queues) and w.heartbeat_at > now() - w.heartbeat_ttl
-)

@@ -69,7 +69,7 @@ order by case when cast(:newest as boolean) then j.id end desc, j.priority desc,
 
 -- name: list_active_args
 -- The arguments of a task's queued and running jobs, for assert_enqueued. Reads only.
-select cast(j.args as text) as args
+select j.id, cast(j.args as text) as args
 from akadze.jobs j
 where j.task = cast(:task as text) and j.state in ('queued', 'running')
 order by j.id

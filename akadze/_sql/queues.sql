@@ -25,7 +25,8 @@ insert into akadze.queue_pauses (queue) values (cast(:queue as text)) on conflic
 delete from akadze.queue_pauses p where p.queue = cast(:queue as text)
 
 -- name: wake_queue
--- Tells sleeping workers of the queue, at commit, that there may be something to claim.
+-- Tells sleeping workers of the queue, at commit, that there may be something to claim: one notification, and none while all are
+-- awake. Reads nothing but the few rows of workers.
 select cast(pg_notify('akadze', cast(:queue as text)) as text) as woken
 where exists (
   select from akadze.workers w

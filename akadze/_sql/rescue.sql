@@ -12,9 +12,10 @@ select exists (
 -- Jobs of workers whose heartbeat is over, by the database's clock and each worker's own ttl; a missing row counts as dead.
 -- Independent of limits and pauses. skip locked: two rescues share the work, and a finish that holds its row wins.
 -- Without order by: nothing waits here, and with one the planner may walk the primary key (140 ms for a million rows).
+-- apart: jobs whose hook has just refused this, which would take the places of others.
 select j.id
 from akadze.jobs j
-where j.state = 'running'
+where j.state = 'running' and j.id <> all (cast(:apart as bigint[]))
   and not exists (select from akadze.workers w where w.id = j.worker_id and w.heartbeat_at > now() - w.heartbeat_ttl)
 limit 100
 for update of j skip locked
@@ -36,7 +37,7 @@ set state = l.state,
   attempt = l.attempt,
   run_at = case when l.state = 'queued'
     then now() + make_interval(secs => least(300, power(2, least(l.attempt - 1, 20))) * (0.5 + random() / 2)) else j.run_at end,
-  finished_at = case when l.state <> 'queued' then now() end,
+  finished_at = case when l.state <> 'queued' then clock_timestamp() end,
   worker_id = null,
   errors = case when jsonb_array_length(j.errors) >= 10 then j.errors - 0 else j.errors end || jsonb_build_array(jsonb_build_object(
     'error', 'WorkerLost', 'message', 'worker ' || coalesce(cast(l.worker_id as text), '(none)') || ' stopped beating',
@@ -47,12 +48,12 @@ returning j.id, j.state, cast(l.worker_id as text) as worker_id
 
 -- name: lock_doomed_jobs
 -- Queued jobs of these queues (null: of all) that were asked to cancel or have expired, also in paused queues. skip locked: several workers
--- share them, and a claim that holds one is about to leave it alone.
+-- share them, and a claim that holds one is about to leave it alone. apart: as in lock_lost_jobs.
 select j.id
 from akadze.jobs j
 where j.state = 'queued' and (cast(:queues as text[]) is null or j.queue = any (cast(:queues as text[])))
   and (j.expires_at is not null or j.cancel_requested_at is not null)
-  and least(j.expires_at, j.cancel_requested_at) <= statement_timestamp()
+  and least(j.expires_at, j.cancel_requested_at) <= statement_timestamp() and j.id <> all (cast(:apart as bigint[]))
 order by least(j.expires_at, j.cancel_requested_at)
 limit 500
 for update of j skip locked
@@ -60,6 +61,6 @@ for update of j skip locked
 -- name: cancel_doomed
 -- Ends jobs that this transaction locked with lock_doomed_jobs.
 update akadze.jobs j
-set state = 'cancelled', finished_at = now(), expired = j.cancel_requested_at is null
+set state = 'cancelled', finished_at = clock_timestamp(), expired = j.cancel_requested_at is null
 where j.id = any (cast(:ids as bigint[])) and j.state = 'queued'
 returning j.id, j.state

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from akadze import _rows
+from akadze._article import with_article
 from akadze._connections import SyncCaller, sync_caller
 from akadze._copy_lines import copy_lines
 from akadze._options import new_job
@@ -30,7 +31,7 @@ _INSERT_JOB = statement("enqueue", "insert_job")
 _INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
 _COPY_JOBS = statement("enqueue", "copy_jobs")
-_WAKE_WORKERS = statement("enqueue", "wake_workers")
+_WAKE_QUEUE = statement("queues", "wake_queue")
 
 # One jsonb value holds 255 MiB at the most; its binary form can be larger than the text.
 _MOST_BYTES = 100_000_000
@@ -76,7 +77,8 @@ class BoundTask(Generic[P]):
 
         Raises EnqueueError on positional or invalid arguments, and DuplicateJob when ``unique_key`` is held by a job
         that is queued or running. Neither inserts a row, and the caller's transaction stays usable. An error of an
-        ``on_enqueue`` hook is raised as it is, with the same effect.
+        ``on_enqueue`` hook is raised as it is, with the same effect; so is one of an ``on_transition`` hook, where the
+        key's holder is dead (expired, or asked to cancel) and is ended here.
         """
         if args:
             raise EnqueueError(f"task {self._task.name!r} takes its arguments by name: pass them as keywords")
@@ -118,6 +120,8 @@ class BoundTask(Generic[P]):
         if self._new.unique_key is not None:
             raise EnqueueError("unique_key applies to one job: leave it out here, or enqueue the jobs one by one")
         caller = sync_caller(self._session)
+        if isinstance(items, Mapping) and items:
+            raise EnqueueError(f"items is {with_article(type(items))}: give a list of mappings, one for each job")
         texts = [self._item(number, item) for number, item in enumerate(items)]
         if not texts:
             return
@@ -129,7 +133,7 @@ class BoundTask(Generic[P]):
         if copier is not None:
             with missing_tables_noted():
                 copier.copy(_COPY_JOBS, copy_lines(self._new, texts))
-            caller.rows(_WAKE_WORKERS, queue=self._new.queue)
+            caller.rows(_WAKE_QUEUE, queue=self._new.queue)
         elif not watched:
             self._insert_many(caller, text, ids=False)
         else:
@@ -140,7 +144,7 @@ class BoundTask(Generic[P]):
     def _item(self, number: int, item: Mapping[str, Any]) -> str:
         if not isinstance(item, Mapping):
             raise EnqueueError(
-                f"item {number} is a {type(item).__name__}: each item is a mapping of argument names to values"
+                f"item {number} is {with_article(type(item))}: each item is a mapping of argument names to values"
             )
         try:
             return self._task.arguments.to_json(item)

@@ -17,10 +17,10 @@ from akadze._log import get_logger
 from akadze._options import check_number
 from akadze._session_types import AnySyncSession
 from akadze._statement import statement
-from akadze._sync.transitions import cancel_doomed, finish, watch_claims
+from akadze._sync.transitions import Hooks, cancel_doomed, finish, watch_claims
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
-from akadze.hooks import refuse_async
+from akadze.hooks import Spoilt, refuse_async
 
 logger = get_logger("akadze.testing")
 
@@ -52,6 +52,8 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     still ready after ``limit`` runs, if another transaction keeps hold of a job that has run, or if the session cannot
     be used.
     """
+    if not isinstance(app, Akadze):
+        raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose jobs are to be run")
     runs = check_number("limit", limit, 1)
     joined = None if session is None else sync_caller(session, error=AkadzeError)
     refuse_async(
@@ -64,13 +66,13 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     hooks = app.hooks.on_transition
     worker_id = uuid4()
     put_off: list[int] = []
+    refused: set[int] = set()
     if joined is None:
         _register(app, worker_id)
     try:
         for _ in range(runs):
             with _step(app, joined) as caller:
-                while cancel_doomed(caller, hooks, None):
-                    pass
+                _cancel_doomed(caller, hooks, refused)
                 run = _claim(app, caller, worker_id, joined, put_off)
                 ready = None if run is not None else _ready(app, caller, put_off)
             if run is not None:
@@ -86,9 +88,19 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
             raise AkadzeError(
                 f"jobs of task {ready!r} are still ready after {limit} runs: raise limit, or see what makes them"
             )
+    except Spoilt as spoilt:
+        raise spoilt.error from spoilt.error.__cause__
     finally:
         if joined is None:
             _unregister(app, worker_id)
+
+
+def _cancel_doomed(caller: SyncCaller, hooks: Hooks, refused: set[int]) -> None:
+    before = -1
+    while before < len(refused):
+        before = len(refused)
+        while cancel_doomed(caller, hooks, None, apart=refused, refused=refused):
+            pass
 
 
 def _claim(

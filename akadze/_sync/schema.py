@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from akadze._connections import SyncCaller, sync_caller
+from akadze._sqlstates import migrate_first
 from akadze._statement import statement
 from akadze._urls import libpq_url
 from akadze.errors import AkadzeError
@@ -72,7 +73,7 @@ def check_schema(caller: SyncCaller) -> None:
     applied = read_versions(caller)
     missing = [version for version in known_versions() if version not in applied]
     if missing:
-        raise AkadzeError(f"the database lacks the migration {missing[0]}: run `akadze migrate` on it first")
+        raise AkadzeError(f"the database lacks the migration {missing[0]}: {migrate_first()}")
 
 
 def _apply(caller: SyncCaller, version: str) -> None:

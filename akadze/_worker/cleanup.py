@@ -17,15 +17,17 @@ _DELETE_OLD_PERIODIC_RUNS = statement("schedules", "delete_old_periodic_runs")
 
 #: Seconds between two walks, at most.
 _PERIOD = 60.0
+#: A hundred years: before long the database has no instants that are as far back as a timedelta may say.
+_LONGEST = timedelta(days=36_500)
 
 
 class Cleanup:
     """Walks along the finished jobs a batch at a time, then deletes what else is old."""
 
     def __init__(self, retention: timedelta, grace: timedelta) -> None:
-        self._retention = retention.total_seconds()
+        self._retention = min(retention, _LONGEST).total_seconds()
         # A periodic run that is forgotten within the grace could be enqueued again.
-        self._of_runs = max(retention, grace)
+        self._of_runs = min(max(retention, grace), _LONGEST)
         self._period = min(_PERIOD, max(1.0, self._retention / 2))
         self._after = 0
         self.next_at = time.monotonic() + self._period / 2

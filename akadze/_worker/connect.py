@@ -41,9 +41,10 @@ async def open_held(engine: AsyncEngine) -> AsyncConnection:
 
 
 def _beside_pool(engine: AsyncEngine) -> AsyncEngine:
-    # The same dialect, and a pool that is empty but has the same creator and events.
+    # The same dialect, and a pool that is empty but has the same creator and events. Errors show no parameters,
+    # whatever the engine does: they are arguments and results of jobs.
     below = engine.sync_engine
-    return AsyncEngine(Engine(below.pool.recreate(), below.dialect, below.url))
+    return AsyncEngine(Engine(below.pool.recreate(), below.dialect, below.url, hide_parameters=True))
 
 
 def _detach(connection: Connection) -> Any:
@@ -76,8 +77,16 @@ async def close_held(connection: AsyncConnection) -> None:
         if below is not None:
             await connection.run_sync(lambda above: above.dialect.do_terminate(below))
     finally:
-        await connection.invalidate()
-        await connection.close()
+        if not connection.closed:  # by a hook
+            await connection.invalidate()
+            await connection.close()
+
+
+def is_spent(connection: AsyncConnection) -> bool:
+    """Tell whether a connection of open_held was given up or closed by a hook, or has another one of the driver now."""
+    if connection.closed or connection.invalidated or connection.sync_connection is None:
+        return True
+    return connection in _BELOW and connection.sync_connection.connection.dbapi_connection is not _BELOW[connection]
 
 
 class HeldRaw:

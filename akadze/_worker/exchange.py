@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,16 +15,16 @@ from akadze._async.transitions import finish, watch_claims
 from akadze._claimed import ID, NUMBER, ClaimedRow, ClaimedRun
 from akadze._connections import async_caller
 from akadze._log import get_logger
-from akadze._sqlstates import LOCK_NOT_AVAILABLE, is_connection_lost, sqlstate
+from akadze._sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
 from akadze._worker import literals
 from akadze._worker.connect import HeldRaw
+from akadze._worker.hooked import Hooked, Refusal
 from akadze._worker.line import Line
 from akadze._worker.wire import Reply, Sent
 from akadze.app import Akadze
-from akadze.hooks import HookFailed, async_call_watcher, name_of, told
-from akadze.job import Job
+from akadze.hooks import Spoilt
 
 _CLAIM_PLAIN = statement("claim", "claim_plain")
 _CHOOSE_LIMITED = statement("choose", "choose_limited")
@@ -75,15 +74,6 @@ class Survey:
     next_in: float | None
 
 
-class Refusal(Exception):
-    """An on_transition hook raised for this run, or did not return in time."""
-
-    def __init__(self, run: tuple[int, int], *, hung: bool) -> None:
-        super().__init__(f"a hook refused run {run[1]} of job {run[0]}")
-        self.run = run
-        self.hung = hung
-
-
 class Exchange:
     """One worker's conversation with the tables: exchanges, and the few questions around them."""
 
@@ -91,7 +81,7 @@ class Exchange:
         self, app: Akadze, worker_id: UUID, queues: Sequence[str], *, fair: bool, hook_patience: float = 10.0
     ) -> None:
         self._app = app
-        self._hook_patience = hook_patience
+        self._hooked = Hooked(app, hook_patience, self.owned)
         self._worker = str(worker_id)
         self._worker_id = worker_id
         self._queues = list(queues)
@@ -99,7 +89,6 @@ class Exchange:
         self._all_tasks = literals.texts(sorted(app.tasks))
         self._fair = fair
         self._held: HeldRaw | None = None
-        self._hooked: HeldRaw | None = None
         self._stepping = fair
         self._held_up = False
         self._line = Line()
@@ -118,12 +107,7 @@ class Exchange:
             if held is not None:
                 await held.close()
         finally:
-            await self._give_up_hooked()
-
-    async def _give_up_hooked(self) -> None:
-        hooked, self._hooked = self._hooked, None
-        if hooked is not None:
-            await hooked.close()
+            await self._hooked.give_up()
 
     def forget(self) -> None:
         """Look at the whole line at the next claim."""
@@ -186,14 +170,28 @@ class Exchange:
         if not self._app.hooks.on_transition:
             return await self._alone(outcomes, free)
         try:
-            return await self._watched(outcomes, free)
+            answer = await self._watched(outcomes, free)
         except Refusal as refusal:
-            # What the first try taught of the line was rolled back with it.
+            answer = await self._without(refusal, outcomes, free)
+        self._hooked.worked()
+        return answer
+
+    async def _without(self, refusal: Refusal, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
+        """Exchange again without the run that a hook refused, and without those whose hooks cost the connection."""
+        refused, spoilt = self._hooked.apart(refusal.run), refusal.spoilt
+        while True:
+            # What the last try taught of the line was rolled back with it.
             self.forget()
-            if refusal.hung:
+            if spoilt:
                 # What it waited for was cancelled, and SQLAlchemy may have given the connection up for that.
-                await self._give_up_hooked()
-            return await self._watched_carefully(outcomes, free, refusal)
+                await self._hooked.give_up()
+            try:
+                return await self._watched_carefully(outcomes, free, refused)
+            except Spoilt as lost:
+                ending = any(lost.run == (job_id, number) for job_id, number, _ in outcomes)
+                self._hooked.raise_if_lost(lost.run, lost.error, starting=not ending)
+                refused.add(lost.run)
+                spoilt = True
 
     async def _alone(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         held = await self.open()
@@ -209,9 +207,7 @@ class Exchange:
 
     async def _watched(self, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         """Exchange and call the on_transition hooks in the same transaction; raise Refusal if one of them raises."""
-        if self._hooked is None:
-            self._hooked = await HeldRaw.open_shared(self._app.engine)
-        held = self._hooked
+        held = await self._hooked.open(alone=_about_one(outcomes, free))
         stepping = bool(free) and self._stepping
         assert held.owner is not None
         async with held.owner.begin():
@@ -223,19 +219,17 @@ class Exchange:
             if outcomes:
                 for row in answers[_READ_JOBS].as_dicts():
                     if row["id"] in ended:
-                        await self._call(held, partial(_rows.job, row), RUNNING, row["state"], ended[row["id"]])
+                        await self._hooked.call(partial(_rows.job, row), RUNNING, row["state"], ended[row["id"]])
             for claimed in answer.rows:
                 run = ClaimedRun(self._app, self._worker_id, claimed)
-                await self._call(held, partial(getattr, run, "job"), QUEUED, RUNNING, (run.id, run.number))
+                await self._hooked.call(partial(getattr, run, "job"), QUEUED, RUNNING, (run.id, run.number))
         return answer
 
     async def _watched_carefully(
-        self, outcomes: Sequence[Outcome], free: Mapping[str, int], refusal: Refusal
+        self, outcomes: Sequence[Outcome], free: Mapping[str, int], known: Collection[tuple[int, int]]
     ) -> Answer:
         """Exchange again after a hook has raised, with a savepoint for each job, so that it hurts its own job only."""
-        if self._hooked is None:
-            self._hooked = await HeldRaw.open_shared(self._app.engine)
-        held = self._hooked
+        held = await self._hooked.open(alone=_about_one(outcomes, free))
         hooks = self._app.hooks.on_transition
         stepping = bool(free) and self._stepping
         assert held.owner is not None
@@ -249,7 +243,7 @@ class Exchange:
                 begin: list[Sent] = [(_BEGIN_EXCHANGE, {})] if idle else []
                 answers = await self._talk(held, [*begin, *self._choice(outcomes, free, watched=True)])
                 chosen = answers[self._chooser].rows[0]
-            written, refused = await finish(caller, hooks, self._worker_id, outcomes, {refusal.run})
+            written, refused = await finish(caller, hooks, self._worker_id, outcomes, known)
             rows: list[ClaimedRow] = []
             if free:
                 if stepping:
@@ -257,7 +251,7 @@ class Exchange:
                 else:
                     rows = await held.rows(_CLAIM_PLAIN, **self._plain_claim(free))
                 put_back = await watch_claims(
-                    caller, hooks, self._worker_id, [(row[ID], row[NUMBER]) for row in rows], {refusal.run}
+                    caller, hooks, self._worker_id, [(row[ID], row[NUMBER]) for row in rows], known
                 )
                 rows = [row for row in rows if row[ID] not in put_back]
         return Answer(set(written), refused, rows, self._learn(chosen, rows, free))
@@ -340,24 +334,6 @@ class Exchange:
             return True
         return False
 
-    async def _call(
-        self, held: HeldRaw, read_job: Callable[[], Job], from_state: str, to_state: str, run: tuple[int, int]
-    ) -> None:
-        hung = False
-        try:
-            job = read_job()
-            for hook in self._app.hooks.on_transition:
-                scope = asyncio.timeout(self._hook_patience)
-                try:
-                    async with scope:
-                        await async_call_watcher(hook, held.owner, job, from_state, to_state)
-                finally:
-                    hung = scope.expired()
-                if held.raw.info.transaction_status is TransactionStatus.INERROR:
-                    # The commit of such a transaction rolls back and says nothing.
-                    raise HookFailed(f"the hook {name_of(hook)} has swallowed an error of the database")
-        except Exception as error:
-            if is_connection_lost(error) and not hung:
-                raise
-            logger.error("job %s stays %s: an on_transition hook raised: %s", run[0], from_state, told(error))
-            raise Refusal(run, hung=hung) from error
+
+def _about_one(outcomes: Sequence[Outcome], free: Mapping[str, int]) -> bool:
+    return len(outcomes) + sum(free.values()) <= 1

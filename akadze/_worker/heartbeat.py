@@ -65,6 +65,7 @@ class Heartbeat:
         self._queues = list(queues)
         self._interval = interval.total_seconds()
         self._ttl = ttl.total_seconds()
+        self._to_end = min(_TO_END, self._ttl / 20)
         self._rewritten = rewritten
         self._held: HeldRaw | None = None
         self._good = time.monotonic()
@@ -94,12 +95,15 @@ class Heartbeat:
             pause = max(min(self._interval - (time.monotonic() - self._good), self.left), 0)
             due = time.monotonic() + pause
             await asyncio.sleep(pause)
-            late = time.monotonic() - due
-            stood_still = self.left <= 0 and late > self._ttl / 2
+            begun = time.monotonic()
+            late, allowed = begun - due, self._patience()
             try:
-                await self._try()
+                await self._try(allowed)
                 outage.over()
             except Exception as error:
+                # The loop may also have stood still while a beat was on its way.
+                late = max(late, time.monotonic() - begun - max(allowed, 0))
+                stood_still = self.left <= 0 and late > self._ttl / 2
                 await self._drop()
                 if self.left <= 0:
                     raise LeaseLost(
@@ -110,10 +114,12 @@ class Heartbeat:
                     raise
                 await outage.wait(error, most=self.left)
 
-    async def _try(self) -> None:
-        """Beat once, and give up what hangs in time for another try, and before the lease ends."""
-        to_end = min(_TO_END, self._ttl / 20)
-        patience = min(self.left - 2 * to_end, max(self._interval, self._ttl / _TRIES))
+    def _patience(self) -> float:
+        """Seconds that a beat has now: in time for another try, and before the lease ends."""
+        return min(self.left - 2 * self._to_end, max(self._interval, self._ttl / _TRIES))
+
+    async def _try(self, patience: float) -> None:
+        """Beat once, and give up what hangs for longer than this."""
         beat = asyncio.create_task(self.step(), name="akadze-beat")
         try:
             await asyncio.wait([beat], timeout=max(patience, 0))
@@ -122,7 +128,7 @@ class Heartbeat:
             beat.result()
         finally:
             # Not by asyncio.timeout: the lease does not wait until the driver heeds a cancellation.
-            await end_tasks([beat], patience=to_end, first=to_end)
+            await end_tasks([beat], patience=self._to_end, first=self._to_end)
 
     async def close(self) -> None:
         """Close the connection, and leave the row to whoever deletes those of dead workers."""

@@ -30,9 +30,6 @@ class Line:
         self._near = 0.0
         self._after = ""
 
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
     def forget(self) -> None:
         """Look at the whole line at the next claim."""
         self._known.clear()

@@ -19,9 +19,10 @@ from akadze._bodies import ended, judged, run_body_async
 from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
 from akadze._log import get_logger
 from akadze._results import ResultNotJson
-from akadze._sqlstates import is_data_error, is_memory_short, is_transient
+from akadze._sqlstates import is_data_error, is_memory_short, is_out_of_time, is_transient
 from akadze._threads import BodyThreads
 from akadze._worker.exchange import Exchange, Outcome
+from akadze._worker.hooked import LostInHook
 from akadze._worker.outage import Outage, Outages
 from akadze._worker.slots import Slots
 from akadze._worker.upkeep import Upkeep
@@ -121,7 +122,7 @@ class Loop:
                 await self._exchange.give_up()
                 if not is_transient(error):
                     raise
-                if scope.expired():
+                if scope.expired() or isinstance(error, LostInHook) or is_out_of_time(error):
                     # Perhaps it was too much for one exchange: large results, or hooks that take their time.
                     self._portion = max(self._tried // 2, 1)
                 self._reconcile = True

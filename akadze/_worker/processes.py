@@ -26,7 +26,8 @@ _STARTED: Final = 5.0
 _GIVE_UP: Final = 3
 #: What the children get for the first signal, the second, and so on in turn; they take either for the other.
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
-#: Seconds before a process that died is replaced, at first; doubled with each failed start.
+#: Seconds before a process that died is replaced, at first; doubled each time that as many starts have failed as there
+#: are processes.
 _PAUSE: Final = 0.2
 
 
@@ -98,14 +99,11 @@ class Supervisor:
             self._pass_on()
             return
         logger.warning("worker process %s ended with %s and is replaced", child.pid, _named(code))
-        time.sleep(min(_PAUSE * 2 ** (self._failed // self._count), 5.0))
-        if self._events.empty():
-            self._start(lifeline)
-        else:
-            # A signal may have come meanwhile: it goes first.
-            self._restart_unless_stopped(lifeline)
+        time.sleep(_PAUSE * 2 ** (self._failed // self._count))
+        self._restart_unless_stopped(lifeline)
 
     def _restart_unless_stopped(self, lifeline: int) -> None:
+        # A signal may have come meanwhile: it goes first.
         waiting = []
         while not self._events.empty():
             waiting.append(self._events.get())

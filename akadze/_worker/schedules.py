@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -15,6 +16,7 @@ from akadze._connections import async_caller
 from akadze._log import get_logger
 from akadze._schedules import Schedule, due, next_due
 from akadze._statement import statement
+from akadze._worker.connect import is_spent
 from akadze.hooks import async_call_watcher, told
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Schedules:
     def __init__(self, app: Akadze) -> None:
         self._app = app
         self._done: set[tuple[str, datetime]] = set()
+        #: How often hooks have failed for a slot: those that fail come last, and keep no other waiting.
+        self._failures: Counter[tuple[str, datetime]] = Counter()
 
     async def step(self, connection: AsyncConnection, *, now: datetime | None = None) -> ScheduleReport:
         """Make one pass: read the database's clock and fire what is due, each slot in a transaction of its own.
@@ -77,12 +81,17 @@ class Schedules:
         read_at = time.monotonic()
         slots = due(schedules, now, self._app.grace)
         # What is not due any more need not be remembered.
-        self._done &= {(schedule.task, slot) for schedule, slot in slots}
-        outcomes = [
-            await self._fire(connection, schedule, slot)
-            for schedule, slot in slots
-            if (schedule.task, slot) not in self._done
-        ]
+        known = {(schedule.task, slot) for schedule, slot in slots}
+        self._done &= known
+        self._failures = Counter({key: count for key, count in self._failures.items() if key in known})
+        outcomes: list[_Outcome] = []
+        for schedule, slot in sorted(slots, key=lambda found: self._failures[found[0].task, found[1]]):
+            if (schedule.task, slot) not in self._done:
+                outcomes.append(await self._fire(connection, schedule, slot))
+                if outcomes[-1] is _Outcome.FAILED:
+                    self._failures[schedule.task, slot] += 1
+                if is_spent(connection):
+                    break  # the caller gives the next pass another one
         upcoming = next_due(schedules, now)
         assert upcoming is not None
         next_in = min((upcoming - now).total_seconds(), _LONGEST)
@@ -118,7 +127,8 @@ class Schedules:
                         await self._announce(caller, row["id"])
                 except Exception as error:
                     hook_error = error
-                    await transaction.rollback()
+                    if connection.in_transaction():  # else the hook has ended it
+                        await transaction.rollback()
         if hook_error is not None:
             logger.error(
                 "schedule of task %s: an on_enqueue hook failed, so its slot %s was not enqueued: %s",

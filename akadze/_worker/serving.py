@@ -11,13 +11,13 @@ from uuid import UUID, uuid4
 from akadze._async.schema import check_schema
 from akadze._connections import async_caller
 from akadze._log import get_logger
-from akadze._sqlstates import first_line, is_transient
+from akadze._sqlstates import first_line, is_transient, sqlstate
 from akadze._urls import without_password
 from akadze._worker.ending import end_tasks
 from akadze._worker.exchange import Exchange
 from akadze._worker.heartbeat import Heartbeat, LeaseLost
 from akadze._worker.loop import Loop
-from akadze._worker.outage import Outages
+from akadze._worker.outage import Outage, Outages
 from akadze._worker.slots import Slots
 from akadze._worker.upkeep import Upkeep
 from akadze._worker.wakeup import Wakeup
@@ -66,10 +66,9 @@ class Serving:
         self._hurry = asyncio.Event()
         self._stopping = asyncio.Event()
         self._to_write = _TO_WRITE
-        outages = Outages()
-        self._exchange = Exchange(
-            app, self.id, queues, fair=fair, hook_patience=heartbeat_ttl.total_seconds() * _HOOK_SHARE
-        )
+        self._outages = outages = Outages()
+        hook_patience = heartbeat_ttl.total_seconds() * _HOOK_SHARE
+        self._exchange = Exchange(app, self.id, queues, fair=fair, hook_patience=hook_patience)
         self._heartbeat = Heartbeat(
             app,
             self.id,
@@ -79,7 +78,7 @@ class Serving:
             rewritten=lambda: self._loop.row_rewritten(),
             outages=outages,
         )
-        self._upkeep = Upkeep(app, queues, outages)
+        self._upkeep = Upkeep(app, queues, outages, hook_patience=hook_patience)
         self._writer = Writer()
         self._wakeup = Wakeup(app, self.id, queues, wake=self._wake, outages=outages) if notify else None
         self._loop = Loop(
@@ -132,9 +131,25 @@ class Serving:
                 await self._quietly(part())
 
     async def _start(self) -> None:
-        held = await self._exchange.open()
-        await check_schema(async_caller(held.raw))
-        await self._heartbeat.register()
+        outage = Outage(self._outages, "start")
+        reached = False
+        while True:
+            try:
+                held = await self._exchange.open()
+                reached = True
+                await check_schema(async_caller(held.raw))
+                await self._heartbeat.register()
+                break
+            except Exception as error:
+                # A first connection that fails is told at once: most often it is the URL that is wrong. An error with a
+                # code is the server's answer on one that stands; while connecting there is none.
+                reached = reached or sqlstate(error) is not None
+                if not (reached and is_transient(error)):
+                    raise
+                await self._exchange.give_up()
+                await self._heartbeat.close()
+                await outage.wait(error)
+        outage.over()
         logger.info("worker %s serves queues %s", self.id, ", ".join(map(repr, self._queues)))
 
     async def _break_off(self, starting: asyncio.Task[None]) -> None:
@@ -178,7 +193,8 @@ class Serving:
                 f"worker {self.id} could not write {len(self._writer)} outcomes: its jobs are taken back when its "
                 "lease has ended"
             )
-            logger.warning("%s", lost)
+            if len(self._writer):
+                logger.warning("%s", lost)
             await self._end([cycle])
             cause = cause or (cycle.exception() if done else None) or lost
         else:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from akadze._async.transitions import cancel_doomed, rescue
+from akadze._async.transitions import LONGEST, cancel_doomed, rescue
 from akadze._connections import async_caller
 from akadze._log import get_logger
 from akadze._sqlstates import is_transient
 from akadze._worker.cleanup import Cleanup
-from akadze._worker.connect import close_held, open_held
+from akadze._worker.connect import close_held, is_spent, open_held
+from akadze._worker.left_alone import LeftAlone
 from akadze._worker.outage import Outage, Outages
 from akadze._worker.schedules import Schedules
 from akadze._worker.unknown_tasks import UnknownTasks
 from akadze.app import Akadze
+from akadze.hooks import HookHung, Spoilt, within
 
 logger = get_logger("akadze.worker")
 
@@ -25,6 +29,11 @@ logger = get_logger("akadze.worker")
 _PATIENCE = 60.0
 #: How many batches of one duty are done before the others have their turn.
 _BATCHES = 10
+#: Seconds for which a job is left alone whose hook raised, and one whose hook did not return.
+_REFUSED_FOR = 1.0
+_HUNG_FOR = 60.0
+#: Seconds that the hooks of one batch have at the least.
+_SHORTEST = 0.05
 
 
 class Upkeep:
@@ -34,8 +43,13 @@ class Upkeep:
     tasks have times of their own.
     """
 
-    def __init__(self, app: Akadze, queues: Sequence[str], outages: Outages) -> None:
+    def __init__(self, app: Akadze, queues: Sequence[str], outages: Outages, *, hook_patience: float) -> None:
         self._app = app
+        self._hook_patience = hook_patience
+        self._unrescued = LeftAlone()
+        self._uncancelled = LeftAlone()
+        #: Seconds that the hooks of one batch have, less where the server ends a transaction that takes so long.
+        self._longest = LONGEST
         self._outages = outages
         self._queues = list(queues)
         self._schedules = Schedules(app)
@@ -76,22 +90,24 @@ class Upkeep:
 
     async def step(self) -> bool:
         """Do one round of what is due; tell whether there is more to do at once."""
-        if self._connection is None:
-            async with asyncio.timeout(_PATIENCE):
-                self._connection = await open_held(self._app.engine)
-        connection = self._connection
+        await self._open()
         more = False
         if self._lost:
             self._lost = False
-            more = await self._rescue(connection) or more
+            more = await self._rescue() or more
         if self._doomed:
             self._doomed = False
-            more = await self._cancel_doomed(connection) or more
+            more = await self._cancel_doomed() or more
+        connection = await self._open()  # a hook that hung has cost the first
         now = time.monotonic()
         if now >= self._next_fire:
             async with asyncio.timeout(_PATIENCE):
                 report = await self._schedules.step(connection)
             self._next_fire = time.monotonic() + report.next_in
+            if is_spent(connection):
+                # What SQLAlchemy gives up it leaves open, with its locks.
+                await self._drop()
+                connection = await self._open()
         if self._cleanup.due(now):
             async with asyncio.timeout(_PATIENCE):
                 more = await self._cleanup.step(connection) or more
@@ -100,29 +116,59 @@ class Upkeep:
                 await self._unknown_tasks.step(connection)
         return more
 
-    async def _rescue(self, connection: AsyncConnection) -> bool:
-        hooks = self._app.hooks.on_transition
+    async def _open(self) -> AsyncConnection:
+        if self._connection is None:
+            async with asyncio.timeout(_PATIENCE):
+                self._connection = await open_held(self._app.engine)
+        return self._connection
+
+    async def _rescue(self) -> bool:
         for _ in range(_BATCHES):
-            async with asyncio.timeout(_PATIENCE), connection.begin():
-                rows = await rescue(async_caller(connection), hooks)
+            rows = await self._move(rescue, self._unrescued)
+            if rows is None:
+                return False
             for row in rows:
                 logger.warning(
                     "job %s of lost worker %s was taken back, now %s", row["id"], row["worker_id"], row["state"]
                 )
-            if not rows:
-                return False
         self._lost = True
         return True
 
-    async def _cancel_doomed(self, connection: AsyncConnection) -> bool:
-        hooks = self._app.hooks.on_transition
+    async def _cancel_doomed(self) -> bool:
         for _ in range(_BATCHES):
-            async with asyncio.timeout(_PATIENCE), connection.begin():
-                rows = await cancel_doomed(async_caller(connection), hooks, self._queues)
-            if not rows:
+            if await self._move(partial(cancel_doomed, queues=self._queues), self._uncancelled) is None:
                 return False
         self._doomed = True
         return True
+
+    async def _move(
+        self, move: Callable[..., Awaitable[list[dict[str, Any]]]], left_alone: LeftAlone
+    ) -> list[dict[str, Any]] | None:
+        """Move a batch of jobs; None if there is none, or a hook hung, which is enough for this round."""
+        hooks = within(self._hook_patience, self._app.hooks.on_transition)
+        refused: set[int] = set()
+        connection = await self._open()
+        try:
+            async with asyncio.timeout(_PATIENCE + self._hook_patience), connection.begin():
+                rows = await move(
+                    async_caller(connection), hooks, apart=left_alone.ids(), refused=refused, longest=self._longest
+                )
+        except HookHung:
+            left_alone.add(refused, _HUNG_FOR)
+            await self._drop()
+            return None
+        except Spoilt:
+            # By an outage or by the hook: either way its job can wait for a second, and the others go on.
+            left_alone.add(refused, _REFUSED_FOR)
+            await self._drop()
+            self._longest = max(self._longest / 2, _SHORTEST)
+            return []
+        self._longest = min(self._longest * 2, LONGEST)
+        if not rows and not refused:
+            left_alone.none_else()
+            return None
+        left_alone.add(refused, _REFUSED_FOR)
+        return rows
 
     async def _rest(self) -> None:
         now = time.monotonic()

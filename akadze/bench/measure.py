@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import psycopg
-from sqlalchemy.engine import make_url
 
 from akadze._async.schema import migrate
 from akadze._connections import async_caller
 from akadze._statement import Statement, statement
-from akadze._urls import libpq_url, sqlalchemy_url
+from akadze._urls import libpq_url
 from akadze.app import Akadze
 from akadze.bench.show import Progress, show
 from akadze.errors import AkadzeError
@@ -70,9 +69,7 @@ async def run(database_url: str, *, rounds: int) -> None:
             ) from None
         try:
             settings = (await admin.rows(_SERVER_SETTINGS))[0]
-            scratch = make_url(sqlalchemy_url(database_url)).set(database=_NAME)
-            url = scratch.set(drivername="postgresql").render_as_string(hide_password=False)
-            figures = await _measure(url, rounds)
+            figures = await _measure(libpq_url(database_url, database=_NAME), rounds)
         finally:
             await admin.rows(_DROP_DATABASE)
     show(figures, settings, rounds)

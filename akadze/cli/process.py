@@ -53,9 +53,13 @@ async def _serve(worker: Worker) -> int:
         ignore_signals(loop)
         _end_process_in_time(code)
     await _quietly(worker.app.aclose())
-    # An engine that was passed in is this process's alone, too.
-    await _quietly(worker.app.engine.dispose())
+    await _quietly(_dispose(worker))
     return code
+
+
+async def _dispose(worker: Worker) -> None:
+    """Close an engine that was passed in, too: it is this process's alone. There is none where its URL was wrong."""
+    await worker.app.engine.dispose()
 
 
 async def _quietly(closing: Awaitable[None]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from akadze.cli.database import checking
+from akadze.cli.database import checking, connectable
 from akadze.cli.durations import duration
 from akadze.cli.logs import LEVELS
+from akadze.cli.options import DATABASE_URL, OtherDatabaseUrl
 
 
 def _level(text: str) -> str:
@@ -89,16 +91,21 @@ def worker(
             "akadze's loggers only. [default: info]",
         ),
     ] = None,
+    database_url: OtherDatabaseUrl = "",
 ) -> None:
     """Run the jobs and schedules of an app.
 
     It ends at SIGTERM or Ctrl-C: it takes no new jobs and waits for the running ones, up to the shutdown timeout. Then,
     or at a second signal, it hands them back to the queue without spending an attempt.
 
-    The database is that of the app. Durations are seconds, or a number with ms, s, m, h or d.
+    The database is that of the app, unless --database-url names another. Durations are seconds, or a number with ms, s,
+    m, h or d.
     """
     from akadze.cli.logs import prepare_logs, settle_logs
 
+    if database_url:
+        connectable(database_url)
+        os.environ[DATABASE_URL] = database_url
     if processes > 1:
         from akadze._worker.processes import Supervisor, command_of
 
@@ -124,6 +131,8 @@ def worker(
     from akadze.worker import Worker
 
     with checking():
+        if database_url:
+            loaded._use_database(database_url)  # noqa: SLF001 - not for others: it has to come before any use
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         chosen = Worker(loaded, fair=fair, notify=not no_notify, **options)
     raise typer.Exit(serve(chosen))

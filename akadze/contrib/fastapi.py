@@ -49,7 +49,7 @@ async def lifespan_worker(
     ``shutdown_timeout`` for running jobs and hands the rest back, as a worker does at a signal.
 
     Raises, before the block begins, AkadzeError if the app has no tasks, the options are not allowed or the database is
-    not migrated, and the driver's error if it cannot be reached. If an error stops the worker later, the block goes on
+    not migrated, and the driver's error if it cannot be read. If an error stops the worker later, the block goes on
     without it: that is logged at once, the error is given to ``on_failure``, and raised at the end of the block. Jobs
     wait for other workers then, so ``on_failure`` is the place to end the process, if there are none.
     """

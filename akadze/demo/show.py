@@ -64,7 +64,7 @@ def _on_given(screen: Screen, url: str, *, keep: bool) -> int:
     with psycopg.connect(libpq_url(url), autocommit=True, prepare_threshold=None) as connection:
         first = _check_database(connection)
         name = connection.info.dbname
-    screen.text(f"It uses the database {name} of AKADZE_DATABASE_URL.")
+    screen.text(f"It uses the database {name}.")
     try:
         code = asyncio.run(_play(screen, url, first=first))
     except BaseException:
@@ -97,13 +97,13 @@ def refusal(database: str, *, has_shop: bool, jobs: int, taken: int) -> str | No
     """Say why the demo does not use a database: it has these many jobs, some of which the demo's workers would take."""
     if has_shop:
         return (
-            f"the database {database} has a schema named shop, which the demo would make: unset AKADZE_DATABASE_URL to "
-            "have a server started for the demo, or drop the schema if it is of an earlier demo"
+            f"the database {database} has a schema named shop, which the demo would make: name no database to have a "
+            "server started for the demo (unset AKADZE_DATABASE_URL), or drop the schema if it is of an earlier demo"
         )
     if taken or (jobs and database != "akadze" and not database.endswith("_test")):
         return (
-            f"the database {database} of AKADZE_DATABASE_URL has jobs in it: unset it to have a server started for the "
-            "demo, or name a database without jobs, or one that is called akadze or ends in _test"
+            f"the database {database} has jobs in it: name no database to have a server started for the demo (unset "
+            "AKADZE_DATABASE_URL), or one without jobs, or one that is called akadze or ends in _test"
         )
     return None
 
@@ -180,5 +180,7 @@ def _tell_how_to_go_on(screen: Screen, url: str | None) -> None:
     screen.title("The database stays, to look around in:")
     if url is not None:
         screen.command(f"export AKADZE_DATABASE_URL={shlex.quote(url)}")
+    else:  # not printed, since it may hold a password, and perhaps known to --database-url alone
+        screen.say("with AKADZE_DATABASE_URL set to its URL:")
     for command in ("jobs list --state failed", "workers list", "metrics", f"worker {APP}"):
         screen.command(f"{run}akadze {command}")

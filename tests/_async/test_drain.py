@@ -81,6 +81,11 @@ async def test_a_run_leaves_its_marks_on_the_row(engine: Engine, work: Any, app:
     ]
 
 
+async def test_drain_wants_the_app() -> None:
+    with pytest.raises(AkadzeError, match="app is of type str: pass the Akadze app whose jobs are to be run"):
+        await drain("shop:app")
+
+
 async def test_nothing_to_do_is_no_error(app: Akadze) -> None:
     await drain(app)
     await drain(app, limit=1)

@@ -111,7 +111,7 @@ async def test_no_items_are_no_jobs_and_no_error(nothing: Any, engine: Engine, n
         ({"n": "x"}, "argument 'n'"),
         ({}, "argument 'n' is missing"),
         ({"n": 1, "no": 2}, "no parameter 'no'"),
-        (7, "a mapping"),
+        (7, "an int: each item is a mapping"),
         ([("n", 1)], "a mapping"),
         (None, "a mapping"),
         ({"n": 1, "more": "\0"}, "NUL"),
@@ -158,7 +158,7 @@ async def test_a_unique_key_is_for_one_job(engine: Engine, note: Any, rows: Rows
 
 async def test_a_mapping_is_no_list_of_items(engine: Engine, note: Any, rows: Rows) -> None:
     async with engine.begin() as connection:
-        with pytest.raises(EnqueueError, match="a mapping of argument names"):
+        with pytest.raises(EnqueueError, match="items is a dict: give a list of mappings, one for each job"):
             await note.using(session=connection).enqueue_many({"n": 1})
         await connection.execute(text("select 1"))
     assert await numbers(rows) == []
@@ -178,6 +178,24 @@ async def test_in_autocommit_a_refusing_hook_leaves_none_of_the_jobs(
         assert await numbers(rows) == []
         await note.using(session=connection).enqueue_many([{"n": 1}, {"n": 3}])
         assert await numbers(rows) == [1, 3]
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize("number", [3, bound._MANY], ids=["by a statement", "copied"])
+async def test_a_row_that_the_database_refuses_takes_all_others_with_it(
+    number: int, autocommit: bool, database_url: str, note: Any, rows: Rows
+) -> None:
+    await rows(f"alter table akadze.jobs add constraint not_the_last check (args -> 'n' <> to_jsonb({number - 1}))")
+    try:
+        async with await psycopg.AsyncConnection.connect(database_url, autocommit=autocommit) as connection:
+            with pytest.raises(psycopg.errors.CheckViolation):
+                await note.using(session=connection).enqueue_many({"n": n} for n in range(number))
+            await connection.rollback()
+            assert await numbers(rows) == []
+            await note.using(session=connection).enqueue_many({"n": n} for n in range(number - 1))
+    finally:
+        await rows("alter table akadze.jobs drop constraint not_the_last")
+    assert await numbers(rows) == list(range(number - 1))
 
 
 async def test_ten_thousand_jobs_are_one_call(engine: Engine, note: Any, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Members of enums that are text or numbers count as their values, in every call: many applications keep names so."""
+"""Contract, section 3: members of enums that are text or numbers count as their values, in every call."""
 
 from __future__ import annotations
 

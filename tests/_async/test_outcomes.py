@@ -14,7 +14,7 @@ import pytest
 
 from akadze import Akadze, Cancel, Fail, Retry, Snooze, request_cancel
 from akadze.testing import drain
-from tests.coroutines import CancelledError, raising_task, sleeping_task
+from tests.coroutines import CancelledError, raising_task, self_cancelling_task, sleeping_task
 
 from .conftest import Engine, Rows
 from .table import ids
@@ -94,6 +94,20 @@ async def test_a_coroutine_function_ends_in_the_same_way(
     assert await rows(OUTCOME) == [USUAL | left | {"errors": 1, "error": type(error).__name__}]
 
 
+@pytest.mark.parametrize(
+    ("waits", "left"),
+    [
+        (True, {"state": "failed", "attempt": 1, "errors": 1, "error": "CancelledError"}),
+        (False, {"state": "succeeded", "result": 7}),
+    ],
+)
+async def test_a_body_that_cancels_itself_ends_its_run_and_nothing_else(
+    waits: bool, left: dict[str, Any], engine: Engine, app: Akadze, rows: Rows
+) -> None:
+    await run_one(engine, self_cancelling_task(app, waits=waits), app)
+    assert await rows(OUTCOME) == [USUAL | left]
+
+
 async def test_a_timeout_is_an_error_of_the_run(engine: Engine, app: Akadze, rows: Rows) -> None:
     await run_one(engine, sleeping_task(app), app)
     assert await rows(OUTCOME) == [USUAL | {"state": "failed", "attempt": 1, "errors": 1, "error": "TimeoutError"}]
@@ -145,6 +159,22 @@ async def test_the_first_default_delay_is_half_a_second_to_one(engine: Engine, a
         "select cast(extract(epoch from run_at - started_at) as double precision) as seconds from akadze.jobs"
     )
     assert 0.5 <= row["seconds"] < 11
+
+
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 150), (0.5, 225), (1.0, 300)])
+async def test_chance_spreads_the_default_delay_over_the_upper_half_of_its_most(
+    chance: float, seconds: int, engine: Engine, app: Akadze, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akadze._bodies.random.random", lambda: chance)
+    task = raising(app, Retry(), max_attempts=30)
+    async with engine.begin() as connection:
+        await task.using(session=connection).enqueue()
+    await rows("update akadze.jobs set attempt = 20")
+    await drain(app)
+    [row] = await rows(
+        "select cast(extract(epoch from run_at - now()) as double precision) as seconds from akadze.jobs"
+    )
+    assert seconds - 10 < row["seconds"] <= seconds
 
 
 async def test_a_task_s_own_backoff_is_asked_with_the_number_of_the_attempt(

@@ -12,6 +12,8 @@ from psycopg import AsyncConnection
 from psycopg.rows import scalar_row
 
 from akadze import Akadze, AkadzeError, JobSummary, applied_versions, list_jobs, list_workers, migrate, set_limit
+from akadze._async import schema
+from akadze._statement import Statement
 from akadze.job import Job
 from akadze.testing import drain
 
@@ -106,6 +108,23 @@ async def test_a_step_that_fails_leaves_nothing_behind(empty_database_url: str) 
     assert await applied_versions(empty_database_url) == []
 
     await ask(empty_database_url, "drop table akadze.limit_starts")
+    await migrate(empty_database_url)
+    assert await tables(empty_database_url) == TABLES
+
+
+async def test_a_step_gives_up_when_a_lock_is_not_to_be_had_in_time(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = schema._LIMIT_WAITING.sql
+    assert "'lock_timeout', '30s'" in limit
+    monkeypatch.setattr(schema, "_LIMIT_WAITING", Statement("limit", limit.replace("30s", "100ms")))
+    # If it waited longer, the server would end the one who holds the lock, and it would get it.
+    options = "-c idle_in_transaction_session_timeout=5s"
+    async with await AsyncConnection.connect(empty_database_url, options=options) as other:
+        await other.execute("select pg_advisory_xact_lock(hashtextextended('akadze.migrate', 0))")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            await migrate(empty_database_url)
+    assert await tables(empty_database_url) == []
     await migrate(empty_database_url)
     assert await tables(empty_database_url) == TABLES
 

@@ -143,3 +143,40 @@ def test_the_failure_shows_no_arguments(engine: Engine, note: Any, app: Akadze) 
     with pytest.raises(AssertionError) as raised:
         assert_enqueued(app, "note", n=1, text="s3cret-2")
     assert "s3cret" not in str(raised.value)
+
+
+def test_the_failure_tells_what_jobs_are_there(engine: Engine, note: Any, app: Akadze, rows: Rows) -> None:
+    @app.task("other")
+    def other() -> None: ...
+
+    def said(task: Any, **arguments: Any) -> str:
+        with pytest.raises(AssertionError) as raised:
+            assert_enqueued(app, task, **arguments)
+        return str(raised.value)
+
+    text = said("other")
+    assert text.endswith(
+        "no job of any task is queued or running (uncommitted ones are seen on their own session only)"
+    )
+    with engine.begin() as connection:
+        note.using(session=connection).enqueue(n=1)
+        note.using(session=connection).enqueue(n=2, text="some")
+    first, second = [row["id"] for row in rows("select id from akadze.jobs order by id")]
+    text = said("note", n=2)
+    assert text.endswith(f"2 with other arguments, which differ: job {first} in n, job {second} in text")
+    assert said("other").endswith(": of other tasks there are 'note' (2)")
+
+
+def test_no_more_than_a_few_jobs_are_told(engine: Engine, note: Any, app: Akadze) -> None:
+    with engine.begin() as connection:
+        note.using(session=connection).enqueue_many({"n": n} for n in range(20))
+    with pytest.raises(AssertionError, match=r"20 with other arguments, which differ: (job \d+ in n, ){5}\.\.\.$"):
+        assert_enqueued(app, "note", n=20)
+
+
+def test_a_task_can_be_given_for_its_name(engine: Engine, note: Any, app: Akadze) -> None:
+    with engine.begin() as connection:
+        note.using(session=connection).enqueue(n=1)
+    assert_enqueued(app, note, n=1)
+    with pytest.raises(AssertionError, match="no queued or running job of task 'note'"):
+        assert_enqueued(app, note, n=2)

@@ -82,6 +82,11 @@ def test_a_run_leaves_its_marks_on_the_row(engine: Engine, work: Any, app: Akadz
     ]
 
 
+def test_drain_wants_the_app() -> None:
+    with pytest.raises(AkadzeError, match="app is of type str: pass the Akadze app whose jobs are to be run"):
+        drain("shop:app")
+
+
 def test_nothing_to_do_is_no_error(app: Akadze) -> None:
     drain(app)
     drain(app, limit=1)

@@ -16,7 +16,7 @@ import pytest
 from akadze import Akadze, Cancel, Fail, Retry, Snooze
 from akadze.sync import request_cancel
 from akadze.sync.testing import drain
-from tests.coroutines import CancelledError, raising_task, sleeping_task
+from tests.coroutines import CancelledError, raising_task, self_cancelling_task, sleeping_task
 
 from .conftest import Engine, Rows
 from .table import ids
@@ -96,6 +96,20 @@ def test_a_coroutine_function_ends_in_the_same_way(
     assert rows(OUTCOME) == [USUAL | left | {"errors": 1, "error": type(error).__name__}]
 
 
+@pytest.mark.parametrize(
+    ("waits", "left"),
+    [
+        (True, {"state": "failed", "attempt": 1, "errors": 1, "error": "CancelledError"}),
+        (False, {"state": "succeeded", "result": 7}),
+    ],
+)
+def test_a_body_that_cancels_itself_ends_its_run_and_nothing_else(
+    waits: bool, left: dict[str, Any], engine: Engine, app: Akadze, rows: Rows
+) -> None:
+    run_one(engine, self_cancelling_task(app, waits=waits), app)
+    assert rows(OUTCOME) == [USUAL | left]
+
+
 def test_a_timeout_is_an_error_of_the_run(engine: Engine, app: Akadze, rows: Rows) -> None:
     run_one(engine, sleeping_task(app), app)
     assert rows(OUTCOME) == [USUAL | {"state": "failed", "attempt": 1, "errors": 1, "error": "TimeoutError"}]
@@ -145,6 +159,20 @@ def test_the_first_default_delay_is_half_a_second_to_one(engine: Engine, app: Ak
     run_one(engine, raising(app, ZeroDivisionError()), app)
     [row] = rows("select cast(extract(epoch from run_at - started_at) as double precision) as seconds from akadze.jobs")
     assert 0.5 <= row["seconds"] < 11
+
+
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 150), (0.5, 225), (1.0, 300)])
+def test_chance_spreads_the_default_delay_over_the_upper_half_of_its_most(
+    chance: float, seconds: int, engine: Engine, app: Akadze, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akadze._bodies.random.random", lambda: chance)
+    task = raising(app, Retry(), max_attempts=30)
+    with engine.begin() as connection:
+        task.using(session=connection).enqueue()
+    rows("update akadze.jobs set attempt = 20")
+    drain(app)
+    [row] = rows("select cast(extract(epoch from run_at - now()) as double precision) as seconds from akadze.jobs")
+    assert seconds - 10 < row["seconds"] <= seconds
 
 
 def test_a_task_s_own_backoff_is_asked_with_the_number_of_the_attempt(engine: Engine, app: Akadze, rows: Rows) -> None:

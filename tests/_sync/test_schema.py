@@ -13,6 +13,8 @@ from psycopg import Connection
 from psycopg.rows import scalar_row
 
 from akadze import Akadze, AkadzeError, JobSummary
+from akadze._statement import Statement
+from akadze._sync import schema
 from akadze.job import Job
 from akadze.sync import applied_versions, list_jobs, list_workers, migrate, set_limit
 from akadze.sync.testing import drain
@@ -108,6 +110,23 @@ def test_a_step_that_fails_leaves_nothing_behind(empty_database_url: str) -> Non
     assert applied_versions(empty_database_url) == []
 
     ask(empty_database_url, "drop table akadze.limit_starts")
+    migrate(empty_database_url)
+    assert tables(empty_database_url) == TABLES
+
+
+def test_a_step_gives_up_when_a_lock_is_not_to_be_had_in_time(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = schema._LIMIT_WAITING.sql
+    assert "'lock_timeout', '30s'" in limit
+    monkeypatch.setattr(schema, "_LIMIT_WAITING", Statement("limit", limit.replace("30s", "100ms")))
+    # If it waited longer, the server would end the one who holds the lock, and it would get it.
+    options = "-c idle_in_transaction_session_timeout=5s"
+    with Connection.connect(empty_database_url, options=options) as other:
+        other.execute("select pg_advisory_xact_lock(hashtextextended('akadze.migrate', 0))")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            migrate(empty_database_url)
+    assert tables(empty_database_url) == []
     migrate(empty_database_url)
     assert tables(empty_database_url) == TABLES
 

@@ -97,16 +97,19 @@ def test_a_finished_run_frees_its_key(engine: Engine, note: Any, app: Akadze, ro
     assert states(rows) == ["succeeded", "succeeded"]
 
 
-def test_an_expired_holder_gives_way(engine: Engine, note: Any, rows: Rows) -> None:
+@pytest.mark.parametrize("attempt", [0, 1], ids=["before its first start", "while it waits for a retry"])
+def test_an_expired_holder_gives_way(attempt: int, engine: Engine, note: Any, rows: Rows) -> None:
     with engine.begin() as connection:
         note.using(session=connection, unique_key="u", expires_at=PAST).enqueue(n=1)
+    if attempt:
+        rows("update akadze.jobs set attempt = 1, run_count = 1, run_at = now() + interval '1 hour'")
     with engine.begin() as connection:
         note.using(session=connection, unique_key="u").enqueue(n=2)
     assert rows(
         "select state, expired, finished_at is not null as ended, run_count, attempt, errors"
         " from akadze.jobs order by id"
     ) == [
-        {"state": "cancelled", "expired": True, "ended": True, "run_count": 0, "attempt": 0, "errors": []},
+        {"state": "cancelled", "expired": True, "ended": True, "run_count": attempt, "attempt": attempt, "errors": []},
         {"state": "queued", "expired": False, "ended": False, "run_count": 0, "attempt": 0, "errors": []},
     ]
 

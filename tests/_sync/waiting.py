@@ -11,7 +11,11 @@ from typing import Any
 pause = time.sleep
 
 
-def until(predicate: Callable[[], Any], *, timeout: float = 10) -> Any:
+#: In seconds. Long, since a machine may be slow and busy; only a test that fails waits for its end.
+PATIENCE = 60.0
+
+
+def until(predicate: Callable[[], Any], *, timeout: float = PATIENCE) -> Any:
     """Return the first true value of the predicate, which is asked again and again; fail after timeout seconds."""
     deadline = time.monotonic() + timeout
     while True:

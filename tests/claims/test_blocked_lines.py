@@ -16,9 +16,10 @@ async def claimer(request: pytest.FixtureRequest, connect: Connect) -> Claimer:
     return Claimer(await connect(), choose=request.param)
 
 
+@pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
 @pytest.mark.parametrize("limit", ["running", "starts"])
 async def test_b104_a_key_at_its_limit_in_front_of_all_does_not_starve_the_others(
-    line: Line, make_exchange: MakeExchange, limit: str
+    line: Line, make_exchange: MakeExchange, limit: str, fair: bool
 ) -> None:
     if limit == "running":
         await line.limit("a", 1)
@@ -26,7 +27,7 @@ async def test_b104_a_key_at_its_limit_in_front_of_all_does_not_starve_the_other
         await line.limit("a", max_starts=1, window=3600)
     a = await line.add(5000, key="a", after=-10)
     b = await line.add(10, key="b")
-    exchange = await make_exchange()
+    exchange = await make_exchange(fair=fair)
 
     first = await exchange.exchange([], {"default": 4})
     second = await exchange.exchange([], {"default": 8})
@@ -34,6 +35,19 @@ async def test_b104_a_key_at_its_limit_in_front_of_all_does_not_starve_the_other
     assert row_ids(first.rows) == [a[0], *b[:3]]
     assert row_ids(second.rows) == b[3:]
     assert await line.running("a") == a[:1]
+
+
+@pytest.mark.parametrize("limit", [{"max_running": 0}, {"max_starts": 0, "window": 60}], ids=["running", "starts"])
+async def test_many_keys_at_their_limits_in_front_of_all_do_not_starve_the_others(
+    line: Line, claimer: Claimer, limit: dict[str, int]
+) -> None:
+    """More keys than there is room for jobs, and more jobs than are read before the lanes are asked."""
+    for number in range(30):
+        await line.limit(f"full {number}", **limit)
+        await line.add(10, key=f"full {number}", after=-10)
+    free = [await line.add_one(key="k"), await line.add_one()]
+
+    assert ids(await claimer.claim(2)) == free
 
 
 async def test_b107_a_job_planned_for_later_takes_no_place_of_its_key(line: Line, make_exchange: MakeExchange) -> None:

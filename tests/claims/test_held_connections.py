@@ -1,4 +1,4 @@
-"""The connections that an exchange holds for itself."""
+"""Contract, section 5: the connections that an exchange holds for itself."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import pytest
 
 from akadze import set_limit
 from akadze._claimed import ClaimedRun
+from akadze._statement import statement
 from tests.claims.claiming import CHOOSE_FAIR, CHOOSE_LIMITED, Claimer
 from tests.claims.exchanges import MakeExchange, done
 from tests.claims.exchanges import ids as row_ids
@@ -110,6 +111,36 @@ async def test_keys_without_a_limits_row_have_no_limit(line: Line, claimer: Clai
 
     assert ids(claimed) == jobs if claimer.choose is not CHOOSE_FAIR else set(ids(claimed)) == set(jobs)
     assert await line.starts("k") == 0
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while empty"])
+async def test_a_claim_reads_little_of_a_long_line(line: Line, claimer: Claimer, analysed: bool) -> None:
+    """Whatever the planner takes the table for."""
+    await line.client.sql("alter table akadze.jobs set (autovacuum_enabled = off)")
+    if analysed:
+        await line.client.sql("analyze akadze.jobs")
+    await line.limit("full", 0)
+    await claimer.client.run(statement("session", "tune_session"), local=False)
+    # As a worker's statements are: their plans are kept from when the line was empty.
+    claimer.client.raw.prepare_threshold = 0
+    await claimer.claim(10)
+    await line.add(5_000, key="full", after=-60)
+    await line.client.sql(
+        "insert into akadze.jobs (task, limit_key, priority, run_at)"
+        " select 'work', 'k' || n % 20, n % 3, now() - interval '1 second' * (n % 7) from generate_series(1, 15000) n"
+    )
+    async with claimer.client.transaction():
+        if claimer.choose is None:
+            claimed = await claimer.claim_plain(10)
+        else:
+            await claimer.choose_jobs(10)
+            claimed = await claimer.take_jobs(10)
+        read = await claimer.client.value(
+            "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables"
+            " where relid = 'akadze.jobs'::regclass"
+        )
+    assert len(claimed) == 10
+    assert 0 < read < 2_000
 
 
 async def test_a_claimed_row_says_everything_about_the_run(line: Line, claimer: Claimer) -> None:

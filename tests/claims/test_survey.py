@@ -14,6 +14,7 @@ SURVEY = statement("claim", "survey")
 TUNE_SESSION = statement("session", "tune_session")
 
 _SEQUENTIAL_SCANS = "select cast(sum(seq_scan) as integer) from pg_stat_user_tables where schemaname = 'akadze'"
+_TIMES = 50
 _OF_PID = "select count(*) from pg_stat_activity where pid = %s"
 
 
@@ -41,7 +42,8 @@ async def test_a_survey_reads_indexes_also_where_a_pooler_keeps_no_settings(
     exchange = await make_exchange()
     held = await exchange.open()
     pid = held.raw.info.backend_pid
-    await exchange.survey()
+    for _ in range(_TIMES):
+        await exchange.survey()
     # With the end of the session its counts are told.
     await exchange.give_up()
 
@@ -49,4 +51,5 @@ async def test_a_survey_reads_indexes_also_where_a_pooler_keeps_no_settings(
         return bool(await line.client.value(_OF_PID, [pid]) == 0)
 
     await until(gone)
-    assert await line.client.value(_SEQUENTIAL_SCANS) == before
+    # A few may be of sessions that cleaned up before this test, and told their counts now.
+    assert await line.client.value(_SEQUENTIAL_SCANS) < before + _TIMES

@@ -81,7 +81,33 @@ async def test_b099_no_more_runs_overlap_than_max_running(
     await until(done)
     assert (await log.most_at_once("v"), await log.most_at_once("w")) == (2, 1)
     assert await log.most_at_once(None) > 2, "jobs without a limit are not held back"
-    assert most == 2
+    assert most <= 2
+
+
+async def test_slots_are_those_of_each_worker_and_limits_those_of_all(
+    line: Line, app: Akadze, serve: Serve, table: Table
+) -> None:
+    release = asyncio.Event()
+
+    @app.task("work")
+    async def work() -> None:
+        await release.wait()
+
+    await line.limit("k", 1)
+    await line.add(4, key="k", after=-1)
+    await line.add(4)
+    for _ in range(3):
+        await serve(slots=1)
+    running = "select {} from akadze.jobs where state = 'running'"
+    await table.until(running.format("count(*) = 3"))
+    # Each of them has looked again.
+    last = await table.value("select max(heartbeat_at) from akadze.workers")
+    await table.until("select min(heartbeat_at) > %s from akadze.workers", last)
+    assert await table.value(running.format("count(*)")) == 3
+    assert await table.value(running.format("count(distinct worker_id)")) == 3
+    assert await table.value(running.format("count(limit_key)")) == 1
+    release.set()
+    await table.until("select count(*) = 8 from akadze.jobs where state = 'succeeded'")
 
 
 async def test_b103_no_more_runs_start_in_a_window_than_max_starts(

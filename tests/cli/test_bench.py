@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit, urlunsplit
+
 import psycopg
 
+from akadze.sync import migrate
 from tests.processes import Starter
 
 
@@ -14,8 +17,17 @@ def _names(url: str) -> set[str]:
 
 def test_a_benchmark_prints_its_figures_and_drops_its_database(database_url: str, start_worker: Starter) -> None:
     before = _names(database_url)
-    process = start_worker.command("bench", "--rounds", "1")
+    migrate(database_url)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("insert into akadze.jobs (task) values ('of somebody')")
+        name = connection.info.dbname
+    # Wherever the name of the database stands.
+    parts = urlsplit(database_url)
+    url = urlunsplit(parts._replace(path="/", query=f"{parts.query}&dbname={name}"))
+    process = start_worker.command("bench", "--rounds", "1", "--database-url", url)
     assert process.wait(120) == 0
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("select task from akadze.jobs").fetchall() == [("of somebody",)]
     assert "enqueue one by one" in process.stdout
     assert "slots=100" in process.stdout
     assert _names(database_url) == before

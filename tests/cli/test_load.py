@@ -70,6 +70,28 @@ def test_an_error_inside_the_module_shows_its_own_traceback(cli: Cli, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("app = Akadze(database_url='mysql://ada:secret@db/a')", "line 3: the database URL begins with mysql://"),
+        ("app = Akadze(database_url='')", "line 3: "),
+        (
+            "app = Akadze(database_url='postgresql:///a')\n\n@app.task\ndef f(): ...",
+            "line 5: a task's name must be a str",
+        ),
+    ],
+)
+def test_wrong_use_of_akadze_inside_the_module_is_told_in_one_line(
+    cli: Cli, tmp_path: Path, source: str, said: str
+) -> None:
+    (tmp_path / "wrong.py").write_text(f"from akadze import Akadze\n\n{source}\n")
+    result = cli("worker", "wrong:app")
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {tmp_path / 'wrong.py'}, {said}")
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize(
     ("module", "last"),
     [
         ("syntax", "SyntaxError: "),
@@ -104,7 +126,8 @@ def test_the_module_of_the_current_directory_wins_over_an_installed_one(cli: Cli
         (["--poll-interval", "0"], "error: poll_interval is 0:00:00"),
         (["--shutdown-timeout", "soon"], "'soon' is no duration: give seconds, or a number with ms, s, m, h or d"),
         (["--log-level", "loud"], "'loud' is no level: give one of debug, info, warning, error, critical"),
-        (["--database-url", "postgresql:///x"], "No such option"),
+        (["--database-url", "mysql://ada:secret@db/app"], "error: the database URL begins with mysql://"),
+        (["--database-url", "postgresql://db/app?nosuch=1"], 'error: invalid URI query parameter: "nosuch"'),
     ],
 )
 def test_a_malformed_option_of_worker_is_wrong_use(cli: Cli, options: list[str], said: str) -> None:
@@ -112,3 +135,66 @@ def test_a_malformed_option_of_worker_is_wrong_use(cli: Cli, options: list[str],
     assert (result.code, result.stdout) == (2, "")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+ENGINE = """
+import os
+from akadze import Akadze
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+URL = "postgresql+psycopg://ada:secret@db/settings"
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("app = Akadze(engine=create_async_engine(URL))", "the app was made with an engine of its module's own"),
+        (
+            "app = Akadze(database_url=URL, sync_engine=create_engine(URL))",
+            "the app was made with an engine of its module's own",
+        ),
+        (
+            "app = Akadze(database_url=URL)\nsessions = async_sessionmaker(app.engine)",
+            "the app's engine was asked for while its module was imported",
+        ),
+        (
+            "app = Akadze(database_url=lambda: URL)\nengine = app.sync_engine",
+            "the app's engine was asked for while its module was imported",
+        ),
+    ],
+)
+def test_an_app_whose_engine_is_in_use_elsewhere_is_not_taken_to_another_database(
+    cli: Cli, tmp_path: Path, source: str, said: str
+) -> None:
+    (tmp_path / "made.py").write_text(f"{ENGINE}{source}\n")
+    result = cli("worker", "made:app", "--database-url", "postgresql://ada:secret@db/option")
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {said}")
+    assert "AKADZE_DATABASE_URL" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'app = Akadze(engine=create_async_engine(os.environ["AKADZE_DATABASE_URL"]))',
+        'app = Akadze(database_url=os.environ["AKADZE_DATABASE_URL"])\nengine = app.sync_engine',
+        "app = Akadze(database_url=URL)",
+        "app = Akadze(database_url=lambda: 1 / 0)",
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_the_option_names_the_database_of_any_other_app(cli: Cli, tmp_path: Path, source: str, before: bool) -> None:
+    """Modules that read the variable get it as well; the app itself need not."""
+    (tmp_path / "made.py").write_text(f"{ENGINE}{source}\n")
+    option = ("--database-url", "postgresql+psycopg://db/option")
+    result = cli(
+        *(option if before else ()), "worker", "made:app", "--slots", "0", *(() if before else option), url=None
+    )
+    # What is told is an option that is looked at when the app has been loaded.
+    assert (result.code, result.stderr[:16]) == (2, "error: slots is ")
+    assert sys.modules["made"].app.engine.url.database == "option"
+    assert sys.modules["made"].app.sync_engine.url.database == "option"

@@ -33,7 +33,7 @@ async def mail() -> None:
         *(*FAST, "--log-level", "WARNING"),
     )
     job_id = table.insert()
-    wait_until(lambda: ended(table, job_id), timeout=30)
+    wait_until(lambda: ended(table, job_id))
     worker.terminate()
     assert_clean(worker)
     assert re.fullmatch(r"\S+ WARNING shop: loud enough\n", worker.stderr)

@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akadze.cli import output
+from tests.cli.conftest import Cli, Table
+from tests.cli.test_errors import MIGRATE, READING, WRITING
+from tests.cli.test_workers import add_worker
 
 WORD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
 
@@ -87,3 +90,26 @@ def test_json_from_the_database_keeps_its_digits() -> None:
 def test_an_error_is_one_line_without_a_password(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_error("no\nway to postgresql://ada:secret@db/app")
     assert capsys.readouterr().err == "error: no\\nway to postgresql://ada:***@db/app\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("arguments", [*READING[:-1], *WRITING, MIGRATE], ids=" ".join)
+def test_every_command_prints_a_line_for_each_row_to_a_pipe_and_a_document_to_whom_asks_for_it(
+    cli: Cli, table: Table, arguments: tuple[str, ...], terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.insert(id=1, state="failed")
+    table.insert(id=2, queue="other")
+    table.rows("insert into akadze.limits (key, max_running) values ('k', 1), ('l', 2)")
+    add_worker(table, "mail")
+    piped = cli(*arguments)
+    table.rows("update akadze.jobs set state = 'failed'")  # it may have been requeued
+    monkeypatch.setattr(output, "_for_person", lambda: terminal)
+    asked = cli(*arguments, "--json")
+    assert (piped.code, piped.stderr, asked.code, asked.stderr) == (0, "", 0, "")
+    document = json.loads(asked.stdout)
+    assert isinstance(document, list) == bool({"list", "requeue", "cancel", "migrate"} & set(arguments))
+    rows = document if isinstance(document, list) else [document]
+    assert rows
+    assert [[key for key, _ in parsed(line)] for line in piped.lines] == [
+        [key.replace("queues", "queue") for key in row] for row in rows
+    ]

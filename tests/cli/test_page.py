@@ -47,21 +47,6 @@ def test_the_page_is_current_whatever_the_terminal(environment: dict[str, str]) 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_check_fails_when_the_page_differs(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "scripts" / SCRIPT.name).write_text(SCRIPT.read_text("utf-8"), "utf-8")
-    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    (tmp_path / "docs" / "cli.md").write_text(page.replace("--slots", "--slot"), "utf-8")
-    copy = [sys.executable, tmp_path / "scripts" / SCRIPT.name]
-    checked = subprocess.run([*copy, "--check"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 1
-    assert "--slots" in checked.stdout
-    assert "run scripts/make_cli_page.py" in checked.stdout
-    subprocess.run(copy, check=True)
-    assert (tmp_path / "docs" / "cli.md").read_text("utf-8") == page
-
-
 def test_there_are_the_commands_that_are_promised() -> None:
     assert {" ".join(path) for path in COMMANDS} >= {
         "demo",

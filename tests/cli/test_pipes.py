@@ -79,6 +79,26 @@ def test_names_are_printed_in_any_encoding(shell: Shell, table: Table) -> None:
     assert "queue=\\u017elu\\u0165 " in done.stdout
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "akadze.cli.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["akadze", "jobs", "list"]
+from akadze.cli import main
+main()
+"""
+
+
+def test_a_command_that_is_interrupted_while_it_is_loaded_ends_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_interrupted_command_ends_without_a_traceback(database_url: str, table: Table) -> None:
     table.rows("begin")
     table.rows("lock table akadze.queue_pauses in access exclusive mode")
@@ -86,7 +106,7 @@ def test_an_interrupted_command_ends_without_a_traceback(database_url: str, tabl
         [COMMAND, "queues", "pause", "mail", "--database-url", database_url], stderr=subprocess.PIPE, text=True
     )
     try:
-        wait_until(lambda: table.rows("select pid from pg_locks where not granted"), timeout=30)
+        wait_until(lambda: table.rows("select pid from pg_locks where not granted"))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     finally:
@@ -157,7 +177,7 @@ def test_a_worker_goes_on_when_nobody_reads_its_log(
             wait_until(lambda: ended(table, job_id))  # noqa: B023 - called at once
         assert table.job(job_id)["state"] == "succeeded"
         worker.terminate()
-        assert worker.wait(30) == 0
+        assert worker.wait() == 0
     finally:
         worker.kill()
         worker.wait()
@@ -171,13 +191,13 @@ def test_a_short_command_starts_no_threads_and_one_connection(database_url: str,
         [COMMAND, "limits", "set", "k", "--max-running", "1", "--database-url", database_url], stdout=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: table.rows("select pid from pg_locks where not granted"), timeout=30)
+        wait_until(lambda: table.rows("select pid from pg_locks where not granted"))
         threads = len(list(Path(f"/proc/{process.pid}/task").iterdir()))
         sessions = table.rows(
             "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
         )
         table.rows("rollback")
-        assert process.wait(30) == 0
+        assert process.wait() == 0
     finally:
         process.kill()
         process.wait()

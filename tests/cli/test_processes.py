@@ -58,7 +58,7 @@ def test_processes_that_cannot_start_end_the_supervisor_with_their_code(start_wo
 
 
 def test_a_second_signal_hands_back_what_runs_in_every_process(start_worker: Starter, table: Table) -> None:
-    slow = IDLE.replace('return "sent"', "await asyncio.sleep(60)\n    return 'late'")
+    slow = IDLE.replace('return "sent"', "await asyncio.sleep(600)\n    return 'late'")
     supervisor = start_worker(slow, *TWO, "--shutdown-timeout", "50s")
     jobs = [table.insert(), table.insert()]
     wait_until(lambda: all(table.job(job_id)["state"] == "running" for job_id in jobs))
@@ -71,7 +71,7 @@ def test_a_second_signal_hands_back_what_runs_in_every_process(start_worker: Sta
 
 
 def test_two_signals_stay_two_for_a_process_that_had_no_time_for_the_first(start_worker: Starter, table: Table) -> None:
-    slow = IDLE.replace('return "sent"', "await asyncio.sleep(60)\n    return 'late'")
+    slow = IDLE.replace('return "sent"', "await asyncio.sleep(600)\n    return 'late'")
     supervisor = start_worker(slow, *TWO, "--shutdown-timeout", "50s")
     jobs = [table.insert(), table.insert()]
     wait_until(lambda: all(table.job(job_id)["state"] == "running" for job_id in jobs))

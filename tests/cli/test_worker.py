@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,8 +73,14 @@ def test_a_signal_while_it_starts_ends_it_with_code_0(start_worker: Starter, pau
     assert_clean(worker)
 
 
-def test_a_signal_while_the_app_is_imported_ends_it_with_code_0(start_worker: Starter) -> None:
-    worker = start_worker(f"{HEAD}print('importing', flush=True)\ntime.sleep(600)\n")
+@pytest.mark.parametrize(
+    "before", [(), ("--database-url", "postgresql://db/app"), ("--database-url=postgresql://db/app",)]
+)
+def test_a_signal_while_the_app_is_imported_ends_it_with_code_0(
+    start_worker: Starter, tmp_path: Path, before: tuple[str, ...]
+) -> None:
+    (tmp_path / "slow.py").write_text(f"{HEAD}print('importing', flush=True)\ntime.sleep(600)\n")
+    worker = start_worker.command(*before, "worker", "slow:app")
     worker.wait_for_output("importing")
     worker.terminate()
     assert_clean(worker)
@@ -174,7 +181,7 @@ def test_a_body_that_does_not_end_cannot_hold_up_the_exit(start_worker: Starter,
     job_id = table.insert()
     worker.wait_for_output("running")
     worker.terminate()
-    assert worker.wait(15) == 0
+    assert worker.wait() == 0
     assert "Traceback" not in worker.stderr
     job = table.job(job_id)
     assert (job["state"], job["attempt"]) == ("queued", 0)
@@ -221,6 +228,31 @@ def test_an_app_without_tasks_stops_the_worker_at_its_start(start_worker: Starte
     )
 
 
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("'mysql://ada:secret@db/app'", "the database URL begins with mysql://"),
+        ("None", "the database URL must be a str, not NoneType; of a SQLAlchemy URL pass url.render_as_string(hide_"),
+        ("os.environ['AKADZE_NOSUCH']", "KeyError: 'AKADZE_NOSUCH'"),
+    ],
+)
+def test_a_function_that_gives_no_url_stops_the_worker_in_one_line_or_with_its_own_error(
+    start_worker: Starter, returned: str, said: str
+) -> None:
+    worker = start_worker(
+        IDLE.replace("database_url=", "database_url=lambda: ").replace('os.environ["AKADZE_DATABASE_URL"]', returned)
+    )
+    assert worker.wait() == 1
+    told = worker.stderr.splitlines()
+    assert told[-1].startswith(f"error: {said}")
+    assert "secret" not in worker.stderr
+    if "KeyError" in said:
+        assert worker.stderr.count("Traceback") == 1
+        assert f"in <lambda>\n    app = Akadze(database_url=lambda: {returned})" in worker.stderr
+    else:
+        assert len(told) == 1
+
+
 def test_a_database_that_is_away_at_the_start_is_told_without_the_password(start_worker: Starter) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -238,6 +270,25 @@ def test_no_url_is_needed_for_an_app_that_has_its_database(start_worker: Starter
     worker.wait_for_output(SERVES)
     worker.terminate()
     assert_clean(worker)
+
+
+def test_the_database_of_the_option_wins_over_that_of_the_app(
+    start_worker: Starter, table: Table, database_url: str
+) -> None:
+    source = IDLE.replace('os.environ["AKADZE_DATABASE_URL"]', "'postgresql://127.0.0.1:1/nowhere'")
+    environment = {"AKADZE_DATABASE_URL": ""}
+    worker = start_worker(source, *FAST, "--database-url", database_url, environment=environment)
+    before = start_worker.command("--database-url", database_url, "worker", "worker1:app", environment=environment)
+    supervisor = start_worker(
+        source, *FAST, "--database-url", database_url, "--processes", "2", environment=environment
+    )
+    wait_until(lambda: len(rows_of_workers(table)) == 4)
+    job_id = table.insert()
+    wait_until(lambda: ended(table, job_id))
+    for process in (worker, before, supervisor):
+        process.terminate()
+        assert_clean(process)
+    assert table.job(job_id)["result"] == "sent"
 
 
 def test_the_options_reach_the_worker(start_worker: Starter, table: Table) -> None:
@@ -277,7 +328,7 @@ asyncio.SelectorEventLoop.remove_signal_handler = refuse
         *FAST,
     )
     job_id = table.insert()
-    wait_until(lambda: ended(table, job_id), timeout=30)
+    wait_until(lambda: ended(table, job_id))
     worker.interrupt()
     assert_clean(worker)
     assert "NotImplementedError" not in worker.stderr

@@ -13,6 +13,7 @@ from django.db import connections, transaction
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.connections.caller import Caller, Row, SyncCaller
+from tests.database import skip_where_django_refuses
 
 
 class DjangoCaller(SyncCaller):
@@ -61,6 +62,7 @@ async def django_in_autocommit(url: str) -> AsyncIterator[Caller]:
 
 
 def _prepare(url: str) -> None:
+    skip_where_django_refuses(url)
     # The tests of all kinds are async functions; Django would refuse to block their loop.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     if settings.configured:

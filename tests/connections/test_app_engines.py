@@ -66,6 +66,27 @@ async def test_engines_that_were_passed_in_are_used_and_stay_open(database_url: 
     blocking.dispose()
 
 
+async def test_closing_an_app_closes_both_engines_that_it_made(app: Akadze) -> None:
+    async with app.engine.connect():
+        pass
+    with app.sync_engine.connect():
+        pass
+    assert app.engine.pool.checkedin() == app.sync_engine.pool.checkedin() == 1  # type: ignore[attr-defined]  # of queue pools
+    await app.aclose()
+    assert app.engine.pool.checkedin() == app.sync_engine.pool.checkedin() == 0  # type: ignore[attr-defined]  # of queue pools
+
+
+async def test_asyncpg_keeps_no_statements_of_its_own_on_the_server(database_url: str) -> None:
+    app = Akadze(database_url=with_scheme(database_url, "postgresql+asyncpg"))
+    assert app.engine.dialect.driver == "asyncpg"
+    async with app.engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        prepared = await driver.fetchval(PREPARED.text)
+        await driver.fetchval("select 'of this test'")
+        assert await driver.fetchval(PREPARED.text) == prepared
+    await app.aclose()
+
+
 async def test_the_blocking_engine_of_a_shared_async_one_is_made_when_it_is_asked_for(database_url: str) -> None:
     engine = create_async_engine(with_scheme(database_url, "postgresql+psycopg"))
     app = Akadze(engine=engine)

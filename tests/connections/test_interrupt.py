@@ -1,4 +1,4 @@
-"""What a KeyboardInterrupt in a task body is: an error of the run, but for the one that somebody pressed in a test."""
+"""Contract, section 5: KeyboardInterrupt in a body is an error of the run, but for the one that somebody pressed."""
 
 from __future__ import annotations
 

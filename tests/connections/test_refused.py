@@ -134,8 +134,12 @@ async def test_anything_else_is_refused_with_all_that_can_be_passed(app: Akadze,
     for part in ("AsyncSession", "Session", "Django's connection", "asyncpg", "psycopg2"):
         assert part in str(caught.value)
     for calls, one in ((ASYNC, "AsyncSession"), (SYNC, "Django's connection")):
-        for do in [*writing(calls), *reading(calls)]:
+        for do in writing(calls):
             assert one in await refused(do, given)
+        for do in reading(calls):
+            message = await refused(do, given)
+            assert one in message
+            assert ("an AsyncEngine like app.engine" if calls is ASYNC else "an Engine like app.sync_engine") in message
     assert "localhost" not in str(caught.value)
 
 

@@ -111,7 +111,7 @@ class Bench:
             return bool(registered) and not left
 
         try:
-            await until(done, timeout=60)
+            await until(done)
             process.send_signal(signal.SIGINT)
             output, _ = await process.communicate()
             assert process.returncode == 0, output.decode()

@@ -16,8 +16,8 @@ from tests.docs.setups import SET_UPS
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
 #: Pages that explain the inside, with statements that are tested where they are used.
 NOT_RUN = ["docs/how-a-claim-works.md"]
-#: Its help texts are written by scripts/make_cli_page.py, and compared with the commands in tests/cli.
-GENERATED = "docs/cli.md"
+#: Scripts write their blocks of text, and tests compare them with what they are made of.
+GENERATED = ["docs/api.md", "docs/cli.md"]
 
 ALL = [block for page in PAGES if page not in NOT_RUN for block in blocks(page)]
 MARKED = [block for block in ALL if block.mark is not None and block.mark[0] == "run"]
@@ -37,7 +37,7 @@ def how_it_is_run(block: Block) -> str | None:
             return "walk" if block.language == "python" else None
         case ("from", _):
             return "part"
-        case _ if block.page == GENERATED and block.language == "text":
+        case _ if block.page in GENERATED and block.language == "text":
             return "generated"
         case _:
             return "walk" if block.language == "sh" else None

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.database import skip_where_django_refuses
 from tests.examples.example import Example
 
 Rows = Callable[[str], list[tuple[Any, ...]]]
@@ -15,6 +16,8 @@ Rows = Callable[[str], list[tuple[Any, ...]]]
 @pytest.fixture
 def example(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> Iterator[Example]:
     """The example that the module of the test names in EXAMPLE."""
+    if request.module.EXAMPLE == "django":
+        skip_where_django_refuses(database_url)
     example = Example(request.module.EXAMPLE, tmp_path, database_url)
     yield example
     example.end()

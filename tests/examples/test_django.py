@@ -51,7 +51,7 @@ def test_a_loan_and_its_job_commit_or_roll_back_together(example: Example, rows:
 
         worker = example.start("python manage.py akadze_worker", "--slots", "2")
         for loan_id in lent:
-            wait_until(lambda loan_id=loan_id: client.get(f"/loans/{loan_id}").json()["confirmed"], timeout=60)
+            wait_until(lambda loan_id=loan_id: client.get(f"/loans/{loan_id}").json()["confirmed"])
     # Confirmation and success are one transaction, so there is nothing to wait for.
     assert rows("select state, attempt from akadze.jobs") == [("succeeded", 0)] * 2
     same = "select count(*) from akadze.jobs j join library_loan l on l.id = cast(j.args ->> 'loan_id' as bigint)"

@@ -38,8 +38,8 @@ def test_an_order_and_its_job_are_committed_before_the_response(example: Example
         assert 'akadze_jobs{queue="default",state="queued"} 10' in client.get("/metrics").text
 
         worker = example.start("akadze worker tasks:app")
-        wait_until(lambda: client.get("/orders/10").json()["state"] == "paid", timeout=60)
-        wait_until(lambda: rows("select count(*) from akadze.jobs where state = 'succeeded'") == [(20,)], timeout=60)
+        wait_until(lambda: client.get("/orders/10").json()["state"] == "paid")
+        wait_until(lambda: rows("select count(*) from akadze.jobs where state = 'succeeded'") == [(20,)])
     assert rows(
         "select distinct task, result from akadze.jobs where task = 'send_receipt' and args ->> 'order_id' = '7'"
     ) == [("send_receipt", "receipt for order 7")]
@@ -65,7 +65,7 @@ def test_a_worker_inside_the_web_application_serves_and_stops_with_it(example: E
     with httpx.Client(base_url=address_of(web)) as client:
         client.put("/products/lamp", params={"stock": 1})
         client.post("/orders", json={"product": "lamp"})
-        wait_until(lambda: client.get("/orders/1").json()["state"] == "paid", timeout=60)
+        wait_until(lambda: client.get("/orders/1").json()["state"] == "paid")
         assert rows("select count(*) from akadze.workers") == [(1,)]
     web.terminate()
     web.wait()

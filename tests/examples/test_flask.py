@@ -50,7 +50,7 @@ def test_a_booking_and_its_job_commit_or_roll_back_together(example: Example, ro
             wait_until(
                 lambda booking_id=booking_id: client.get(f"/bookings/{booking_id}").json()["confirmed"], timeout=60
             )
-        wait_until(lambda: rows("select count(*) from akadze.jobs where state = 'succeeded'") == [(2,)], timeout=60)
+        wait_until(lambda: rows("select count(*) from akadze.jobs where state = 'succeeded'") == [(2,)])
     assert rows("select result from akadze.jobs order by id") == [
         ("customer-0@example.org has a seat in pottery",),
         ("customer-1@example.org has a seat in pottery",),

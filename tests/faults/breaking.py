@@ -53,7 +53,7 @@ class SteadyTable(Table):
                 await self._connection.close()
                 return []
 
-        (rows,) = await until(answered, timeout=30)
+        (rows,) = await until(answered)
         return list(rows)
 
     async def close(self) -> None:
@@ -79,9 +79,9 @@ class Fault:
 
     async def noticed(self, out_of_reach: Callable[[], Any]) -> None:
         """Wait until the worker has met the fault."""
-        await until(out_of_reach, timeout=30)
+        await until(out_of_reach)
         if self.complaint:
-            await until(lambda: self._complaints() > self._said, timeout=30)
+            await until(lambda: self._complaints() > self._said)
 
     def _complaints(self) -> int:
         return (self.server.directory / "log").read_text(errors="replace").count(self.complaint)

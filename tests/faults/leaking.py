@@ -112,7 +112,7 @@ def register(app: Akadze) -> None:
 
     async def leak(how: str, secret: str) -> Any:
         if how == "time out":
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         if how == "break a statement":
             async with app.engine.begin() as connection:
                 await connection.execute(text("select cast(:value as integer)"), {"value": secret})

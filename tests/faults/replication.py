@@ -63,7 +63,7 @@ class Pair:
             return cursor.fetchall() if cursor.description else []
 
     def _until(self, server: dev.Server, question: str) -> None:
-        wait_until(lambda: self._rows(server, question)[0][0], timeout=30)
+        wait_until(lambda: self._rows(server, question)[0][0])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""complete_tx blocks that run at once on an engine with a strict isolation level."""
+"""Contract, section 5: complete_tx blocks that run at once on an engine with a strict isolation level."""
 
 from __future__ import annotations
 

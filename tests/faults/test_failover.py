@@ -19,6 +19,7 @@ from akadze import Akadze, AkadzeError, DuplicateJob, current
 from akadze.errors import RunLost
 from tests.faults.breaking import SteadyTable
 from tests.faults.replication import Pair, replicating
+from tests.faults.runs import Runs, enqueue_persistently
 from tests.processes import Starter
 from tests.waiting import until, wait_until
 from tests.worker.serving import workers
@@ -54,32 +55,6 @@ async def table(pair: Pair) -> AsyncIterator[SteadyTable]:
     await table.close()
 
 
-class Runs:
-    """Bodies that count, tell when two of one job overlap, and may wait for their release by name."""
-
-    def __init__(self) -> None:
-        self.started: Counter[str] = Counter()
-        self.running: Counter[str] = Counter()
-        self.overlaps: list[str] = []
-        self.releases: dict[str, asyncio.Event] = {}
-
-    def hold(self, *names: str) -> None:
-        self.releases.update((name, asyncio.Event()) for name in names)
-
-    async def body(self, name: str) -> str:
-        self.started[name] += 1
-        self.running[name] += 1
-        if self.running[name] > 1:
-            self.overlaps.append(name)
-        try:
-            await asyncio.sleep(0.005)
-            if name in self.releases:
-                await self.releases[name].wait()
-        finally:
-            self.running[name] -= 1
-        return name
-
-
 async def test_a_failover_under_load_loses_nothing_that_was_acknowledged(
     pair: Pair, app: Akadze, table: SteadyTable
 ) -> None:
@@ -107,13 +82,13 @@ async def test_a_failover_under_load_loses_nothing_that_was_acknowledged(
     async with workers(app, table) as serve:
         served = [await serve(slots=5, heartbeat_ttl=60) for _ in range(2)]
         producing = asyncio.create_task(produce())
-        await until(lambda: len(runs.started) > 50, timeout=30)
+        await until(lambda: len(runs.started) > 50)
         await asyncio.to_thread(pair.fail_over)
         ready = len(acknowledged) + 50
-        await until(lambda: len(acknowledged) > ready, timeout=30)
+        await until(lambda: len(acknowledged) > ready)
         enough.set()
         await producing
-        await table.until("select bool_and(state = 'succeeded') from akadze.jobs", timeout=30)
+        await table.until("select bool_and(state = 'succeeded') from akadze.jobs")
         assert all(one.up for one in served)
         rows = await table.rows("select result #>> '{}' as name, attempt, errors from akadze.jobs")
         assert sorted(row["name"] for row in rows) == sorted(acknowledged)
@@ -157,7 +132,7 @@ def test_worker_processes_go_on_by_themselves_after_a_failover(pair: Pair, tmp_p
             row = connection.execute("select count(*) as count from akadze.workers").fetchone()
             return row is not None and row["count"] == 2
 
-        wait_until(both_serve, timeout=30)
+        wait_until(both_serve)
         failing_at = more = 0
         while not more or len(acknowledged) < more:
             name = f"{len(acknowledged)}"
@@ -187,7 +162,7 @@ def test_worker_processes_go_on_by_themselves_after_a_failover(pair: Pair, tmp_p
             row = connection.execute("select bool_and(state = 'succeeded') as done from akadze.jobs").fetchone()
             return row is not None and row["done"]
 
-        wait_until(all_done, timeout=60)
+        wait_until(all_done)
         rows = connection.execute("select args ->> 'name' as name, attempt, run_count from akadze.jobs").fetchall()
         # An answer that was lost before the job had ended could not be told from none: its name may be there twice.
         assert {row["name"] for row in rows} == set(acknowledged)
@@ -221,7 +196,7 @@ def _connect(url: str) -> psycopg.Connection[dict[str, Any]]:
         except psycopg.OperationalError:
             return None
 
-    return wait_until(connected, timeout=30)
+    return wait_until(connected)
 
 
 @pytest.fixture
@@ -250,7 +225,7 @@ async def test_what_the_standby_never_got_is_lost_together_with_its_rows_and_run
         await asyncio.to_thread(pair.fail_over)
         runs.releases["vanished"].set()
 
-        row = await table.ended(repeated, timeout=30)
+        row = await table.ended(repeated)
         assert (row["state"], row["attempt"], row["run_count"]) == ("succeeded", 0, 1)
         assert runs.started == {"repeated": 2, "vanished": 1}
         assert list(await table.states()) == [repeated]
@@ -303,10 +278,47 @@ async def test_an_outcome_whose_claim_was_lost_in_a_failover_is_written_for_the_
         runs.releases["held"].set()
         await until(lambda: runs.running["held"] == 0)
         await asyncio.to_thread(pair.fail_over)
-        row = await table.ended(held, timeout=30)
+        row = await table.ended(held)
         assert (row["state"], row["result"], row["attempt"]) == ("succeeded", "held", 0)
         assert runs.started == {"held": 1}
         assert served.up
+
+
+async def test_a_worker_that_is_quicker_after_a_lost_claim_runs_the_job_as_well_and_one_outcome_is_written(
+    pair: Pair, app: Akadze, table: SteadyTable
+) -> None:
+    releases = [asyncio.Event(), asyncio.Event()]
+    owners: list[Any] = []
+    ended: list[int] = []
+
+    @app.task("task", max_attempts=1)
+    async def task() -> int:
+        number = len(owners)
+        owners.append(current().job.worker_id)
+        await releases[number].wait()
+        ended.append(number)
+        return number
+
+    app.register(lambda: None, name="probe", queue="of the first")
+    job_id = await enqueue(task)
+    await asyncio.to_thread(pair.stop_following)
+    async with workers(app, table) as serve:
+        # Its slot for the job is taken, so it cannot claim it anew.
+        first = await serve(queues=["default", "of the first"], slots=1, heartbeat_ttl=60)
+        await until(lambda: owners)
+        await asyncio.to_thread(pair.fail_over)
+        second = await serve(queues=["default"], heartbeat_ttl=60)
+        await until(lambda: len(owners) == 2)
+        assert owners == [first.id, second.id]
+        releases[0].set()
+        await until(lambda: ended)
+        # What the first run ended with goes out with the claim of this one at the latest.
+        await table.ended(await enqueue_persistently(app.tasks["probe"]))
+        assert (await table.job(job_id))["state"] == "running"
+        releases[1].set()
+        row = await table.ended(job_id)
+        assert (row["state"], row["result"], row["run_count"], row["attempt"]) == ("succeeded", 1, 1, 0)
+        assert (first.up, second.up) == (True, True)
 
 
 @pytest.mark.parametrize("ends", ["before", "after", "complete_tx"])
@@ -340,7 +352,7 @@ async def test_a_job_that_got_the_number_of_a_lost_one_is_not_taken_for_it(
         await asyncio.to_thread(pair.fail_over)
         await table.rows(f"alter table akadze.jobs alter id restart with {lost}")
         assert await enqueue_persistently(task, "new") == lost
-        await until(lambda: runs.started["new"], timeout=20)
+        await until(lambda: runs.started["new"])
         runs.releases["lost"].set()
         await until(lambda: runs.running["lost"] == 0)
         if ends == "complete_tx":
@@ -373,8 +385,8 @@ async def test_jobs_are_not_claimed_by_a_worker_whose_row_was_lost_in_a_failover
         watcher = await serve(other, heartbeat_interval=0.05, heartbeat_ttl=60)
         await until(lambda: runs.started["held"])
         await asyncio.to_thread(pair.fail_over)
-        await table.in_state(held, "running", "failed", timeout=30)
-        await table.until("select count(*) = 2 from akadze.workers", timeout=30)
+        await table.in_state(held, "running", "failed")
+        await table.until("select count(*) = 2 from akadze.workers")
         runs.releases["held"].set()
         row = await table.ended(held)
         assert (row["state"], row["attempt"], row["errors"]) == ("succeeded", 0, [])
@@ -382,12 +394,3 @@ async def test_jobs_are_not_claimed_by_a_worker_whose_row_was_lost_in_a_failover
         assert first.up
         assert watcher.up
     await other.aclose()
-
-
-async def enqueue_persistently(task: Any, name: str) -> int:
-    """Enqueue as an application does whose pool holds connections to a server that is gone."""
-    while True:
-        try:
-            return await enqueue(task, {"name": name})
-        except DBAPIError:
-            await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""An app that was used before the process forked, as a web server that loads the application first does."""
+"""Contract, section 1: an app that was used before a fork, as by a web server that loads the application first."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_body_may_fork_and_its_child_may_use_the_app(start_worker: Starter, da
             assert worker.returncode is None
             return row is not None and bool(row[0])
 
-        wait_until(all_done, timeout=30)
+        wait_until(all_done)
         sent = connection.execute("select result from akadze.jobs where task = 'quick' order by 1").fetchall()
         assert [number for (number,) in sent] == list(range(30))
     assert "out of reach" not in worker.stderr
@@ -224,6 +224,6 @@ def test_a_program_that_a_body_starts_inherits_no_connection(start_worker: Start
             row = connection.execute("select result from akadze.jobs where state = 'succeeded'").fetchone()
             return None if row is None else str(row[0])
 
-        listed = wait_until(listing, timeout=30)
+        listed = wait_until(listing)
     assert "/dev/null" in listed
     assert "socket:" not in listed

@@ -46,7 +46,7 @@ async def test_runs_however_they_end(app: Akadze, table: Table, seen: Seen) -> N
     async with workers(app, table) as serve:
         await serve(slots=len(jobs))
         ending = [job_id for (_, how), job_id in jobs.items() if leaking.WAYS[how] != "queued"]
-        await table.ended(bad["id"], lost, *ending, timeout=60)
+        await table.ended(bad["id"], lost, *ending)
         states = await table.states()
     assert {key: states[job_id] for key, job_id in jobs.items()} == {key: leaking.WAYS[key[1]] for key in jobs}
     assert (states[bad["id"]], states[lost]) == ("failed", "succeeded")
@@ -157,7 +157,7 @@ def test_a_worker_process_at_debug_level(database_url: str, seen: Seen, start_wo
             )
             return bool(row == (0,))
 
-    wait_until(ended, timeout=60)
+    wait_until(ended)
     process.terminate()
     process.wait()
     assert "ended with ValueError" in process.stderr

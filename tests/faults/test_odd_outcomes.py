@@ -1,4 +1,4 @@
-"""What a body ends with that nobody expected."""
+"""Contract, section 5: what a body ends with that nobody expected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_result_of_more_values_than_the_database_takes_fails_its_run(
 
     job = await enqueue(task)
     served = await serve()
-    row = await table.ended(job, timeout=60)
+    row = await table.ended(job)
     assert (row["state"], row["error_names"]) == ("failed", ["ResultNotJson"])
     assert served.up
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -94,4 +95,38 @@ async def test_a_worker_does_all_of_its_work(setting: str, database_url: str, ho
     for [limit] in (akadze.sync.list_limits(app.sync_engine), await list_limits(app.engine)):
         assert (limit.key, limit.window) == (WORDS, timedelta(days=1))
     assert ({"words": WORDS} in moves) == hooked
+    await app.aclose()
+
+
+@pytest.mark.usefixtures("short_transactions")
+@pytest.mark.parametrize(
+    "short_transactions",
+    [("idle_in_transaction_session_timeout", "150ms"), ("transaction_timeout", "150ms")],
+    ids=lambda given: given[0],
+    indirect=True,
+)
+@pytest.mark.parametrize("asks", [False, True], ids=["", "asking afterwards"])
+async def test_a_session_that_the_server_ends_for_a_slow_hook_stops_no_worker(database_url: str, asks: bool) -> None:
+    app = Akadze(database_url=database_url)
+    called = 0
+
+    @app.task("task")
+    async def task() -> None: ...
+
+    async def slow_now_and_then(connection: Any, _job: Any, _before: str, _after: str) -> None:
+        nonlocal called
+        called += 1
+        if called in (1, 4):
+            await asyncio.sleep(0.5)
+            if asks:
+                await connection.execute(text("select 1"))
+
+    app.hooks.on_transition.append(slow_now_and_then)
+    async with open_table(database_url) as table:
+        jobs = [await enqueue(task) for _ in range(3)]
+        async with workers(app, table) as serve:
+            await serve(slots=2)
+            assert (await table.ended(*jobs))["state"] == "succeeded"
+        assert [(await table.job(job))["attempt"] for job in jobs] == [0, 0, 0]
+    assert called > 4
     await app.aclose()

@@ -1,4 +1,4 @@
-"""A PgBouncer in transaction mode in front of everything: each transaction may meet another session of the server."""
+"""Contract, section 1: a PgBouncer in transaction mode: each transaction may meet another session of the server."""
 
 from __future__ import annotations
 

@@ -94,14 +94,14 @@ async def test_a_producer_enqueues_in_async_code_and_wakes_a_sleeping_worker(rol
     note = register(producer)
     register(app)
     async with workers(app, table) as serve:
-        await serve(poll_interval=30)
+        await serve(poll_interval=600)
         await table.until("select sleeping from akadze.workers")
         async with producer.engine.begin() as connection:
             await note.using(session=connection, unique_key="u").enqueue(n=1)
             with pytest.raises(DuplicateJob):
                 await note.using(session=connection, unique_key="u").enqueue(n=1)
             await note.using(session=connection).enqueue_many([{"n": 2}])
-        await table.until("select count(*) = 2 from akadze.jobs where state = 'succeeded'", timeout=10)
+        await table.until("select count(*) = 2 from akadze.jobs where state = 'succeeded'")
     assert seen == [1, 2]
     await producer.aclose()
     await app.aclose()
@@ -253,7 +253,7 @@ def test_a_worker_process_works_and_the_other_calls_need_no_more(
     with app.sync_engine.begin() as connection:
         note.using(session=connection, max_attempts=1).enqueue_many([{"n": 1}, {"n": 0}])
     done = "select state from akadze.jobs order by id"
-    wait_until(lambda: rows(database_url, done) == [("succeeded",), ("failed",)], timeout=30)
+    wait_until(lambda: rows(database_url, done) == [("succeeded",), ("failed",)])
     process.terminate()
     assert process.wait() == 0
     failed = rows(database_url, "select id from akadze.jobs where state = 'failed'")[0][0]

@@ -113,7 +113,7 @@ async def test_a_worker_whose_lease_ends_while_the_server_is_away_stops_and_anot
         await failing.mend()
 
         await serve(slots=5, heartbeat_ttl=60)
-        await table.ended(*scene.jobs, timeout=30)
+        await table.ended(*scene.jobs)
         rows: list[dict[str, Any]] = await table.jobs(*scene.jobs)
         # What the first worker had claimed costs one attempt; a claim that was never committed costs none.
         spent = 0 if point == "claim" else 1

@@ -69,7 +69,7 @@ async def test_schedules_and_rescue_go_on_when_all_connections_have_died_in_sile
         await table.rows("insert into akadze.jobs (task) values ('task')")
         await table.rows("update akadze.jobs set state = 'running', worker_id = %s where state = 'queued'", lost)
         # psycopg takes its time to give a connection up.
-        await table.until("select count(*) > %s from akadze.periodic_runs", fired + 4, timeout=40)
+        await table.until("select count(*) > %s from akadze.periodic_runs", fired + 4)
         await table.until("select count(*) = 0 from akadze.jobs where worker_id = %s", lost)
         assert served.up
         await served.stop()

@@ -27,7 +27,7 @@ async def test_hooks_that_together_take_longer_than_the_lease_are_called_in_smal
 
     jobs = await enqueue_many(task, [{}] * 20)
     served = await serve(slots=20, heartbeat_ttl=2)
-    await table.ended(*jobs, timeout=60)
+    await table.ended(*jobs)
     assert await table.value("select max(run_count) from akadze.jobs") == 1
     assert served.up
 
@@ -54,7 +54,7 @@ async def test_a_hook_that_does_not_return_hurts_its_own_job_only(
     hung.append(await enqueue(task))
     jobs = await enqueue_many(task, [{}] * 6)
     served = await serve(slots=4, heartbeat_ttl=3)
-    await table.ended(*jobs, timeout=60)
+    await table.ended(*jobs)
     row = await table.job(hung[0])
     assert (row["state"], row["run_count"]) == (("running", 1) if state == "succeeded" else ("queued", 0))
     assert served.up

@@ -1,4 +1,4 @@
-"""The state machine of a job against the model of `job_model`, in random sequences that can be repeated.
+"""Contract, section 4: a job's moves against the model of `job_model`, in random sequences that can be repeated.
 
 A failure prints its steps. In full, other sequences are tried each time: the seed is printed, and
 `--hypothesis-seed` takes it.

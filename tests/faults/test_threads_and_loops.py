@@ -1,4 +1,4 @@
-"""One app in many threads, and on one event loop after another."""
+"""Contract, section 1: one app in many threads, and on one event loop after another."""
 
 from __future__ import annotations
 

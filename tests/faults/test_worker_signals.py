@@ -108,7 +108,7 @@ def rounds(
         if strike(process):
             note_the_end(world, process)
             processes[number % 2] = spawn(world, **options)
-    world.until("select bool_and(state = 'succeeded') from akadze.jobs", timeout=60)
+    world.until("select bool_and(state = 'succeeded') from akadze.jobs")
     assert world.counts() == {"succeeded": len(jobs)}
     done = Counter(row["job_id"] for row in world.rows("select job_id from public.done"))
     assert done == dict.fromkeys(jobs, 1)
@@ -216,7 +216,7 @@ def test_a_body_that_kills_its_worker_each_time_fails_and_no_other_job_with_it(w
     [poison] = world.enqueue("poison", max_attempts=2)
     jobs += world.enqueue("quick", 50)
     supervisor = world.spawn(POISON, **SHORT, processes=2)
-    job = world.in_state(poison, "failed", timeout=60)
+    job = world.in_state(poison, "failed")
     assert (job["attempt"], job["run_count"], job["error_names"]) == (2, 2, ["WorkerLost", "WorkerLost"])
     world.until("select count(*) = 100 from akadze.jobs where state = 'succeeded'")
     assert {world.job(job_id)["state"] for job_id in jobs} == {"succeeded"}

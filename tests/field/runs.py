@@ -27,6 +27,18 @@ select count(*)
 from public.runs a join public.runs b on b.job_id = a.job_id and b.ctid <> a.ctid
 where a.started <= b.started and b.started < coalesce(a.stopped, 'infinity')
 """
+#: The most runs of each key under way at once, of bodies that note "start KEY" once they have begun and "stop KEY"
+#: before they end. Unlike `logged` they read nothing, so that nothing of it conflicts under serializable.
+MOST_NOTED = """
+select key, max(under_way) as most
+from (
+    select split_part(note, ' ', 2) as key, sum(case when note like 'start %%' then 1 else -1 end)
+        over (partition by split_part(note, ' ', 2) order by noted_at, id) as under_way
+    from public.notes
+) as n
+group by key
+order by key
+"""
 
 
 def create(url: str) -> None:

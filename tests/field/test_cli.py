@@ -138,7 +138,7 @@ def test_b135_a_worker_whose_log_nobody_reads_goes_on(world: World, tmp_path: Pa
                 assert world.in_state(job_id, "succeeded", "failed")["state"] == ("failed" if fail else "succeeded")
         finally:
             os.kill(pid, 15)
-            assert worker.wait(30) == 0
+            assert worker.wait(60) == 0
 
 
 def test_b137_filters_take_each_character_for_itself(world: World) -> None:

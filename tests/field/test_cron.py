@@ -14,6 +14,7 @@ import pytest
 from akadze import Akadze, AkadzeError
 from akadze._schedules import next_due
 from akadze._worker.schedules import Schedules
+from tests.fires import between
 from tests.processes import Process
 from tests.worker.firing import MINUTE, SECOND, Tables, add_task, jobs, look_at
 
@@ -113,7 +114,7 @@ async def test_b045_a_two_hourly_job_passes_the_end_of_summer_time(
     start, end = at("2024-10-26 22:00"), at("2024-10-27 06:00")
     right = [start, *times("2024-10-27", "00:00", "01:00", "03:00", "05:00")]
     began = time.monotonic()
-    assert app._schedules[0].trigger.between(start, end) == right
+    assert between(app._schedules[0].trigger, start, end) == right
     assert time.monotonic() - began < 1
     assert (await fires(app, tables, start, end, pace=pace))["job"] == right
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -25,12 +24,12 @@ from tests.worker.table import Table, enqueue, enqueue_many
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
-#: The most runs of the key under way at once, at the start of each of them.
-MOST_AT_ONCE = """
-select max((
-  select count(*) from public.runs b where b.started <= a.started and b.stopped > a.started and b.key = a.key
-))
-from public.runs a where a.key = %s
+#: How many runs the log has, and the most of them under way at once.
+MOST_LOGGED = """
+select count(*) as runs, max((
+  select count(*) from public.runs b where b.started <= a.started and b.stopped > a.started
+)) as most
+from public.runs a
 """
 #: The most starts of the key within a window that ends with one of them.
 MOST_STARTS = """
@@ -88,39 +87,41 @@ async def in_order_of_start(table: Table) -> list[int]:
 
 @pytest.mark.heavy
 async def test_b099_six_workers_together_never_run_more_than_the_limit(
-    app: Akadze, serve: Serve, table: Table, database_url: str, full: bool, raw: Raw
+    app: Akadze, table: Table, world: World, full: bool, raw: Raw
 ) -> None:
     count, shortest, longest = (306, 0.02, 0.06) if full else (54, 0.005, 0.02)
-    chance = random.Random(99)
-    await table.rows("create table public.runs (key text, started timestamptz, stopped timestamptz)")
+    source = f"""
+    import random
 
-    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as log:
+    async def work():
+        with logged():
+            await asyncio.sleep(random.uniform({shortest}, {longest}))
 
-        async def work() -> None:
-            # Both instants are the database's, taken within the body.
-            started = await (await log.execute("select clock_timestamp()")).fetchone()
-            await asyncio.sleep(chance.uniform(shortest, longest))
-            await log.execute("insert into public.runs values (%s, %s, clock_timestamp())", ["v", *(started or ())])
+    for queue in ("a", "b", "c"):
+        app.register(work, name=queue, queue=queue)
+    """
 
-        # In three queues: of one queue, all workers that are woken at once would choose the same first jobs.
-        tasks = [app.register(work, name=queue, queue=queue) for queue in ("a", "b", "c")]
-        await set_limit(raw, "v", max_running=2)
-        for task in tasks * 2:
-            await serve(queues=[task.queue], slots=5)
-        running = []
-        for _ in range(6):
-            # All six sleep, and are woken at once: nobody's choice has seen the claims of the others.
-            await table.until("select bool_and(sleeping) from akadze.workers")
-            async with app.engine.begin() as connection:
-                for task in tasks:
-                    await task.using(session=connection, limit_key="v").enqueue_many([{}] * (count // 18))
-            async with asyncio.timeout(60):
-                while await table.value("select exists (select from akadze.jobs where state <> 'succeeded')"):
-                    running.append(await table.value("select count(*) from akadze.jobs where state = 'running'"))
+    async def work() -> None: ...
+
+    # In three queues: of one queue, all workers that are woken at once would choose the same first jobs.
+    tasks = [app.register(work, name=queue, queue=queue) for queue in ("a", "b", "c")]
+    await set_limit(raw, "v", max_running=2)
+    workers = [world.spawn(source, "--queue", task.queue, slots=5, poll_interval=0.05) for task in tasks * 2]
+    await table.until("select count(*) = 6 from akadze.workers")
+    running = []
+    for _ in range(6):
+        # All six sleep, and are woken at once: nobody's choice has seen the claims of the others.
+        await table.until("select bool_and(sleeping) from akadze.workers")
+        async with app.engine.begin() as connection:
+            for task in tasks:
+                await task.using(session=connection, limit_key="v").enqueue_many([{}] * (count // 18))
+        async with asyncio.timeout(60):
+            while await table.value("select exists (select from akadze.jobs where state <> 'succeeded')"):
+                running.append(await table.value("select count(*) from akadze.jobs where state = 'running'"))
 
     assert max(running) == 2
-    assert await table.value("select count(*) from public.runs") == count
-    assert await table.value(MOST_AT_ONCE, "v") == 2
+    assert world.rows(MOST_LOGGED) == [{"runs": count, "most": 2}]
+    assert {worker.returncode for worker in workers} == {None}
 
 
 def test_b101_a_job_of_a_dead_worker_does_not_hold_up_its_own_rescue(world: World) -> None:
@@ -141,7 +142,7 @@ def test_b101_a_job_of_a_dead_worker_does_not_hold_up_its_own_rescue(world: Worl
     world.worker(source.format(seconds=0.1), slots=2)
 
     for job_id in (held, waiting):
-        assert world.in_state(job_id, "succeeded", "failed", timeout=13)["state"] == "succeeded"
+        assert world.in_state(job_id, "succeeded", "failed")["state"] == "succeeded"
     assert (world.job(held)["run_count"], world.job(held)["error_names"]) == (2, ["WorkerLost"])
     assert world.job(waiting)["run_count"] == 1
     runs = world.rows("select job_id, started, stopped from public.runs where stopped is not null order by started")
@@ -160,13 +161,14 @@ async def test_b103_a_batch_starts_no_more_than_the_rate_allows(
     free = await enqueue_many(task, [{}] * 10)
     await serve(slots=20)
 
-    await until(lambda: ended(table, *limited, *free), timeout=60)
+    await until(lambda: ended(table, *limited, *free))
 
     assert await table.value(MOST_STARTS, window, "r") == 3
     begun = await table.value("select min(started_at) from akadze.jobs")
     last_free = await table.value("select max(started_at) from akadze.jobs where limit_key is null")
-    last = await table.value("select max(started_at) from akadze.jobs where limit_key = 'r'")
-    assert last_free - begun < 2 * SECOND
+    rows = await table.rows("select started_at from akadze.jobs where limit_key = 'r' order by started_at")
+    fourth, last = rows[3]["started_at"], rows[-1]["started_at"]
+    assert last_free < fourth, "those without a key waited for the rate of the others"
     assert 3 * window <= last - begun < 4 * window + (0 if full else 5) * SECOND
 
 
@@ -176,16 +178,14 @@ async def test_b103_a_batch_starts_no_more_than_the_rate_allows(
 async def test_b104_a_blocked_key_at_the_head_does_not_starve_the_others(
     app: Akadze, serve: Serve, table: Table, policy: dict[str, Any], raw: Raw
 ) -> None:
-    long, short = sleeping(app, "long", 10), sleeping(app, "short", 0.01)
+    long, short = sleeping(app, "long", 600), sleeping(app, "short", 0.01)
     await set_limit(raw, "a", **policy)
     blocked = await enqueue_many(long, [{}] * 5000, limit_key="a")
     others = await enqueue_many(short, [{}] * 10, limit_key="b")
     served = await serve(slots=4, shutdown_timeout=0)
-    began = time.monotonic()
 
     await until(lambda: ended(table, *others))
 
-    assert time.monotonic() - began < 3
     rows = await table.rows("select id from akadze.jobs where limit_key = 'a' and started_at is not null")
     assert [row["id"] for row in rows] == blocked[:1]
     assert (await table.job(blocked[0]))["state"] == "running"
@@ -204,7 +204,6 @@ async def test_b106_a_busy_tenant_does_not_keep_the_others_waiting(
     async with app.engine.begin() as connection:
         await task.using(session=connection, limit_key="small").enqueue_many([{}] * 2)
         await task.using(session=connection).enqueue_many([{}] * 2)
-    added = await table.value("select max(created_at) from akadze.jobs")
     before = len(await in_order_of_start(table))
     others = [row["id"] for row in await table.rows("select id from akadze.jobs where id > %s", big[-1])]
 
@@ -216,7 +215,6 @@ async def test_b106_a_busy_tenant_does_not_keep_the_others_waiting(
     order = await in_order_of_start(table)
     last = max(order.index(job_id) for job_id in others)
     assert len(set(order[before : last + 1]) - set(others)) < 5, "the fifth next big job came before one of the others"
-    assert await table.value("select max(started_at) from akadze.jobs where id = any (%s)", others) - added < 3 * SECOND
     # Those that started between the two looks had been claimed before it was there.
     assert order.index(urgent) <= len(known) + 4
 
@@ -367,7 +365,7 @@ def test_b110_the_count_of_starts_outlives_the_worker_and_the_finished_jobs(worl
         world.rows("delete from akadze.jobs where state = 'succeeded'")
 
         world.worker(source, "--queue", "q2", slots=8)
-        world.until("select count(*) >= 5 from akadze.jobs where state = 'succeeded'", timeout=60)
+        world.until("select count(*) >= 5 from akadze.jobs where state = 'succeeded'")
         sixth = world.value("select min(started_at) from akadze.jobs")
         assert sixth - begun >= window
         assert world.value("select count(*) from akadze.jobs where started_at is not null") == 5

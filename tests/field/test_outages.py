@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
 
-import akadze.sync
-from akadze import Akadze, current, dev
+from akadze import Akadze, dev
 from akadze.task import Task
 from tests.database import create_database, with_database
 from tests.faults.pooler import PROGRAM, pooled
 from tests.field.world import World
 from tests.processes import Process
 from tests.waiting import wait_until
-from tests.worker.serving import Serve, workers
-from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many, open_table
+from tests.worker.table import SESSIONS, Table, enqueue
 
 QUICK = """
 @app.task(name="quick")
@@ -47,48 +42,43 @@ def test_b013_a_break_of_the_database_does_not_end_a_worker(
         own_server.start()
         [job_id] = own_world.enqueue("quick")
 
-        own_world.in_state(job_id, "succeeded", timeout=15)
+        own_world.in_state(job_id, "succeeded")
         # Each of its connections comes back by itself; until the last has, an outage is the same one.
-        wait_until(lambda said=outages: worker.stderr.count("the database is back") >= said, timeout=30)
+        wait_until(lambda said=outages: worker.stderr.count("the database is back") >= said)
 
     assert {row["pid"] for row in own_world.rows("select pid from public.runs")} == {worker.pid}
     assert worker.returncode is None
 
 
 @pytest.mark.heavy
-async def test_b015_a_database_that_refuses_writes_for_a_while_loses_no_job(
-    own_world: World, caplog: pytest.LogCaptureFixture, full: bool
-) -> None:
-    app = Akadze(database_url=own_world.url)
-
-    @app.task("short", max_attempts=3)
-    async def short() -> None:
-        await asyncio.sleep(0.2 if full else 0.05)
-
-    async with open_table(own_world.url) as table, workers(app, table) as serve:
-        jobs = await enqueue_many(short, [{}] * 100)
-        # The lease has to outlast what a failover takes.
-        served = await serve(slots=3, heartbeat_ttl=15)
-        await table.until("select count(*) > 20 from akadze.jobs where state = 'succeeded'")
-        name = await table.value("select current_database()")
-        await table.rows(f"alter database {name} set default_transaction_read_only = on")
-        await table.rows(TERMINATE)
+def test_b015_a_database_that_refuses_writes_for_a_while_loses_no_job(own_world: World, full: bool) -> None:
+    source = """
+    @app.task(name="short")
+    async def short():
+        await asyncio.sleep(float(os.environ["SECONDS"]))
+    """
+    jobs = own_world.enqueue("short", 100, max_attempts=3)
+    # The lease has to outlast what a failover takes.
+    worker = own_world.worker(source, slots=3, heartbeat_ttl=15, environment={"SECONDS": "0.2" if full else "0.05"})
+    with own_world.connect() as control:  # a session from before, which may write on
+        own_world.until("select count(*) > 20 from akadze.jobs where state = 'succeeded'")
+        control.execute("alter database akadze_field_test set default_transaction_read_only = on")
+        control.execute(TERMINATE)
         refused = "select now() - heartbeat_at > make_interval(secs => %s) from akadze.workers"
-        await table.until(refused, 5 if full else 1)
+        own_world.until(refused, 5 if full else 1)
         # The listener may be back, which only reads, before the others have found out.
-        before, _, after = caplog.text.rpartition("out of reach or refuses")
+        before, _, after = worker.stderr.rpartition("out of reach or refuses")
         assert before
         assert "the database is back" not in after
-        await table.rows(f"alter database {name} reset default_transaction_read_only")
-        await table.rows(TERMINATE)
+        control.execute("alter database akadze_field_test reset default_transaction_read_only")
+        control.execute(TERMINATE)
 
-        await table.until("select count(*) = 100 from akadze.jobs where state = 'succeeded'", timeout=60)
+    own_world.until("select count(*) = 100 from akadze.jobs where state = 'succeeded'")
 
-        rows = await table.jobs(*jobs)
-        assert {row["attempt"] for row in rows} == {0}
-        assert {row["run_count"] for row in rows} <= {1, 2}
-        assert served.up
-    await app.aclose()
+    rows = [own_world.job(job_id) for job_id in jobs]
+    assert {row["attempt"] for row in rows} == {0}
+    assert {row["run_count"] for row in rows} <= {1, 2}
+    assert worker.returncode is None
 
 
 _ENQUEUER = """
@@ -151,7 +141,7 @@ def test_b016_everything_works_through_a_pooler_in_transaction_mode(
             finally:
                 for process in enqueuing:
                     process.end()
-            world.until("select count(*) = %s from akadze.jobs where state = 'succeeded'", jobs, timeout=60)
+            world.until("select count(*) = %s from akadze.jobs where state = 'succeeded'", jobs)
             for worker in served:
                 worker.terminate()
             assert [worker.wait() for worker in served] == [0, 0]
@@ -168,15 +158,13 @@ def test_b016_everything_works_through_a_pooler_in_transaction_mode(
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_b018_an_application_enqueues_again_after_the_server_has_closed_its_connections(
-    app: Akadze, database_url: str, table: Table, serve: Serve, colour: str
+    app: Akadze, table: Table, world: World, colour: str
 ) -> None:
-    async def body() -> None:
+    @app.task("quick")
+    async def task() -> None:
         pass
 
-    app.register(body, name="task")
-    served = await serve()
-    web = Akadze(database_url=database_url)
-    task = web.register(body, name="task")
+    worker = world.worker(QUICK)
     # More than one connection waits in the pool.
     await asyncio.gather(*[_enqueued(task, colour) for _ in range(4)])
     await table.rows(TERMINATE)
@@ -187,9 +175,9 @@ async def test_b018_an_application_enqueues_again_after_the_server_has_closed_it
     except DBAPIError:
         job_id = await _enqueued(task, colour)
 
-    assert (await table.ended(job_id, timeout=5))["state"] == "succeeded"
-    assert served.up
-    await web.aclose()
+    assert (await table.ended(job_id))["state"] == "succeeded"
+    assert [row["pid"] for row in world.rows("select distinct pid from public.runs")] == [worker.pid]
+    assert worker.returncode is None
 
 
 async def _enqueued(task: Task[Any], colour: str) -> int:
@@ -204,7 +192,7 @@ async def _enqueued(task: Task[Any], colour: str) -> int:
 
 @pytest.mark.parametrize("poll_interval", [1, 600])
 async def test_b020_jobs_start_at_once_after_every_connection_of_a_worker_was_lost(
-    app: Akadze, table: Table, serve: Serve, poll_interval: float
+    app: Akadze, table: Table, world: World, poll_interval: float
 ) -> None:
     @app.task("quick")
     async def quick() -> None:
@@ -222,7 +210,7 @@ async def test_b020_jobs_start_at_once_after_every_connection_of_a_worker_was_lo
             delays.append((started - committed).total_seconds())
             await table.until("select sleeping from akadze.workers")
 
-    served = await serve(poll_interval=poll_interval)
+    worker = world.worker(QUICK, poll_interval=poll_interval)
     others = [row["pid"] for row in await table.rows(f"select pid {SESSIONS}")]
     await table.until("select sleeping from akadze.workers")
     await measure()
@@ -236,44 +224,41 @@ async def test_b020_jobs_start_at_once_after_every_connection_of_a_worker_was_lo
     await measure()
 
     assert max(delays) < 1.5
-    assert served.up
+    assert worker.returncode is None
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_b021_a_pool_that_is_smaller_than_the_slots_makes_jobs_wait_and_no_more(
-    database_url: str, table: Table, colour: str, full: bool
+def test_b021_a_pool_that_is_smaller_than_the_slots_makes_jobs_wait_and_no_more(
+    world: World, colour: str, full: bool
 ) -> None:
-    async with small_app(database_url) as app, workers(app, table) as serve:
-        hold = 4 if full else 0.6
+    source = """
+    import akadze.sync
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.ext.asyncio import create_async_engine
 
-        async def body() -> None:
-            async with current().complete_tx() as connection:
-                await connection.execute(text("select 1"))
-                await asyncio.sleep(hold)
+    url = os.environ["AKADZE_DATABASE_URL"].replace("postgresql://", "postgresql+psycopg://")
+    small = {"pool_size": 2, "max_overflow": 0}
+    app = Akadze(engine=create_async_engine(url, **small), sync_engine=create_engine(url, **small))
+    hold = float(os.environ["HOLD"])
 
-        def sync_body() -> None:
-            with akadze.sync.current().complete_tx() as connection:
-                connection.execute(text("select 1"))
-                time.sleep(hold)
+    @app.task(name="async")
+    async def body():
+        async with current().complete_tx() as connection:
+            await connection.execute(text("select 1"))
+            await asyncio.sleep(hold)
 
-        task = app.register(body if colour == "async" else sync_body, name="task")
-        jobs = await enqueue_many(task, [{}] * 12)
-        served = await serve(slots=6, heartbeat_interval=0.2, heartbeat_ttl=3 if full else 1)
+    @app.task(name="sync")
+    def sync_body():
+        with akadze.sync.current().complete_tx() as connection:
+            connection.execute(text("select 1"))
+            time.sleep(hold)
+    """
+    options = {"slots": 6, "heartbeat_interval": 0.2, "heartbeat_ttl": 3 if full else 1}
+    worker = world.worker(source, environment={"HOLD": "4" if full else "0.6"}, **options)
+    jobs = world.enqueue(colour, 12)
 
-        await table.ended(*jobs, timeout=60)
+    world.until("select count(*) = 12 from akadze.jobs where finished_at is not null")
 
-        assert {(row["state"], row["run_count"], row["attempt"]) for row in await table.jobs(*jobs)} == {
-            ("succeeded", 1, 0)
-        }
-        assert served.up
-
-
-@asynccontextmanager
-async def small_app(database_url: str) -> AsyncIterator[Akadze]:
-    url = database_url.replace("postgresql://", "postgresql+psycopg://")
-    engine = create_async_engine(url, pool_size=2, max_overflow=0)
-    sync_engine = create_engine(url, pool_size=2, max_overflow=0)
-    yield Akadze(engine=engine, sync_engine=sync_engine)
-    await engine.dispose()
-    sync_engine.dispose()
+    assert {(row["state"], row["run_count"], row["attempt"]) for row in map(world.job, jobs)} == {("succeeded", 1, 0)}
+    assert worker.returncode is None

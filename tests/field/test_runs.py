@@ -22,48 +22,60 @@ from akadze import Akadze, current, list_workers
 from akadze.testing import drain
 from tests.connections.alchemy import url_for
 from tests.field.world import OPTIONS, World
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from tests.worker.serving import Serve
 from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
 
 
 @pytest.mark.heavy
 async def test_b030_a_body_that_blocks_holds_up_neither_the_beats_nor_other_bodies(
-    app: Akadze, table: Table, serve: Serve, full: bool
+    app: Akadze, table: Table, world: World, full: bool
 ) -> None:
     # Seconds: more than a lease, and how old a beat may become.
-    blocked, silent = (12.0, 1.5) if full else (3.0, 0.9)
+    blocked, silent = (12.0, 1.5) if full else (5.0, 2.5)
+    source = """
+    @app.task(name="slow")
+    def slow():
+        time.sleep(float(os.environ["SECONDS"]))
+
+    @app.task(name="quick")
+    async def quick():
+        pass
+    """
 
     @app.task("slow")
-    def slow() -> None:
-        time.sleep(blocked)
+    def slow() -> None: ...
 
     @app.task("quick")
-    async def quick() -> None:
-        pass
+    async def quick() -> None: ...
 
-    slow_id = await enqueue(slow)
-    short = {"heartbeat_interval": 0.1, "heartbeat_ttl": 1, "poll_interval": 0.1}
+    short = {"heartbeat_interval": 0.1, "heartbeat_ttl": 3, "poll_interval": 0.1}
     options = {**(OPTIONS if full else short), "slots": 2}
-    first = await serve(**options)
-    await table.in_state(slow_id, "running")
-    await serve(**options)
+    served = [world.spawn(source, environment={"SECONDS": str(blocked)}, **options) for _ in range(2)]
+    await table.until("select count(*) = 2 from akadze.workers")
+    slow_id = await enqueue(slow)
+    # One of them has it; the other has nothing to do but the quick ones.
+    first = (await table.in_state(slow_id, "running"))["worker_id"]
 
-    quick_ids, silences = [], []
+    quick_ids: list[int] = []
+    silences = []
     while (await table.job(slow_id))["state"] == "running":
         if not quick_ids or (await table.job(quick_ids[-1]))["state"] == "succeeded":
             quick_ids.append(await enqueue(quick))
         workers = {worker.id: worker for worker in await list_workers(app.engine)}
         now: datetime = await table.value("select clock_timestamp()")
-        silences.append(now - workers[first.id].heartbeat_at)
+        silences.append(now - workers[first].heartbeat_at)
         await asyncio.sleep(0.05)
 
     row = await table.job(slow_id)
     assert (row["state"], row["run_count"], row["worker_id"]) == ("succeeded", 1, None)
     await table.ended(*quick_ids)
     assert len(quick_ids) >= 5
-    assert max(row["started_at"] - row["created_at"] for row in await table.jobs(*quick_ids)) < timedelta(seconds=1.5)
+    assert max(row["started_at"] - row["created_at"] for row in await table.jobs(*quick_ids)) < timedelta(
+        seconds=silent
+    )
     assert max(silences) < timedelta(seconds=silent)
+    assert [process.returncode for process in served] == [None, None]
 
 
 async def test_b032_a_run_over_its_time_spends_an_attempt_and_waits_for_its_backoff(
@@ -76,7 +88,7 @@ async def test_b032_a_run_over_its_time_spends_an_attempt_and_waits_for_its_back
         run = [time.monotonic()]
         runs.append(run)
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(600)
         finally:
             run.append(time.monotonic())
 
@@ -115,13 +127,13 @@ async def test_b033_a_time_limit_inside_the_body_is_not_the_run_s(app: Akadze, t
     async def caught() -> str:
         with suppress(TimeoutError):
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(30)
+                await asyncio.sleep(600)
         return "went on"
 
     @app.task("raised", timeout=timedelta(seconds=60), max_attempts=1)
     async def raised() -> None:
         async with asyncio.timeout(0.01):
-            await asyncio.sleep(30)
+            await asyncio.sleep(600)
 
     jobs = [await enqueue(caught), await enqueue(raised)]
     await serve(**OPTIONS)
@@ -149,7 +161,7 @@ def task_of(name, end):
 
     async def in_a_group():
         async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(60))
+            group.create_task(asyncio.sleep(600))
             group.create_task(child_of(end))
 
     async def child_of(end):
@@ -297,14 +309,14 @@ async def test_b038_plain_functions_run_at_once_each_with_a_loop_of_its_own(
 ) -> None:
     @app.task("task")
     def task() -> int:
-        asyncio.run(asyncio.sleep(1))
+        # Each loop waits for the other three: one after another they would never end.
+        asyncio.run(asyncio.to_thread(together.wait, PATIENCE))
         return threading.get_ident()
 
+    together = threading.Barrier(4)
     jobs = await enqueue_many(task, [{}] * 4)
-    started = time.monotonic()
     await serve(**OPTIONS, slots=4)
     await table.ended(*jobs)
-    assert time.monotonic() - started < 3
     rows = await table.jobs(*jobs)
     assert {row["state"] for row in rows} == {"succeeded"}
     assert len({row["result"] for row in rows}) == 4

@@ -347,7 +347,7 @@ async def test_b149_nothing_is_kept_of_jobs_that_have_ended(
 
     @app.task("late", max_attempts=1, timeout=timedelta(seconds=0.01))
     async def late(n: int) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     @app.task("snooze")
     async def snoozes(n: int) -> None:

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 import akadze.sync
 from tests.field import runs
 from tests.processes import Process, Starter
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 #: As options of Worker that `tests.worker.serving` takes, in seconds.
 OPTIONS: dict[str, Any] = {
@@ -67,7 +67,7 @@ class World:
             assert process.returncode is None, process.stderr
             return any(row["id"] not in known for row in self.rows("select id from akadze.workers"))
 
-        wait_until(beats, timeout=30)
+        wait_until(beats)
         return process
 
     def spawn(
@@ -107,7 +107,7 @@ class World:
         rows = self.rows(statement, *parameters)
         return next(iter(rows[0].values())) if rows else None
 
-    def until(self, question: str, *parameters: Any, timeout: float = 30) -> None:
+    def until(self, question: str, *parameters: Any, timeout: float = PATIENCE) -> None:
         """Wait until the answer is true."""
         wait_until(lambda: self.value(question, *parameters), timeout=timeout)
 
@@ -139,7 +139,7 @@ class World:
         row = self.rows("select * from akadze.jobs where id = %s", job_id)[0]
         return {**row, "error_names": [entry["error"] for entry in row["errors"]]}
 
-    def in_state(self, job_id: int, *states: str, timeout: float = 30) -> dict[str, Any]:
+    def in_state(self, job_id: int, *states: str, timeout: float = PATIENCE) -> dict[str, Any]:
         """Wait until the job is in one of the states; return its row."""
         wait_until(lambda: self.job(job_id)["state"] in states, timeout=timeout)
         return self.job(job_id)

@@ -154,7 +154,10 @@ def test_an_app_on_another_database_is_refused(run: Run, pytester: pytest.Pytest
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "*the ini option akadze_app is ''*module:attribute*"),
+        ("", "*the ini option akadze_app is not set*module:attribute*"),
+        ("nosuch:app", "*the ini option akadze_app is 'nosuch:app', and there is no module 'nosuch'*"),
+        ("nosuch.a:app", "*the ini option akadze_app is 'nosuch.a:app', and there is no module 'nosuch'*"),
+        ("shop:ap", "*the ini option akadze_app is 'shop:ap', and module 'shop' has no 'ap'*"),
         ("shop", "*the ini option akadze_app is 'shop'*module:attribute*"),
         ("shop:ran", "*shop:ran is of type list*"),
     ],

@@ -34,7 +34,7 @@ async def test_a_job_that_is_changed_under_a_claim_is_claimed_whole_or_left(
         await connect(),
         choose=choose,  # type: ignore[arg-type]  # one of the statements
         plain=variant(CLAIM_PLAIN, (task, _GATE + task)),
-        take=variant(TAKE_CHOSEN, ("where a.queue = q.queue and ", "where a.queue = q.queue and " + _GATE)),
+        take=variant(TAKE_CHOSEN, ("where j.id = o.id and ", "where j.id = o.id and " + _GATE)),
     )
     jobs = await line.add(3, key="k")
 

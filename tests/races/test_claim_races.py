@@ -148,7 +148,7 @@ async def test_what_others_took_while_a_claim_waited_is_not_taken_again(
 async def test_if_a_claim_did_not_look_again_it_would_take_what_others_took_while_it_waited(
     line: Line, connect: Connect, watcher: Watcher
 ) -> None:
-    careless = variant(TAKE_CHOSEN, ("  where j.state = 'queued'\n", ""), ("j.state = 'queued' and ", ""))
+    careless = variant(TAKE_CHOSEN, (" and k.state || '' = 'queued'", ""), ("j.state || '' = 'queued' and ", ""))
     waiting = Claimer(await connect(), choose=CHOOSE_LIMITED, take=careless)
     quick = Claimer(await connect())
 

@@ -239,6 +239,25 @@ async def test_a_key_without_limits_does_not_wait_for_an_open_set_limit(
         assert row_ids((await exchange.exchange([], {"default": 10})).rows) == jobs
 
 
+@pytest.mark.parametrize("held", ["a", "b"])
+async def test_a_claim_locks_the_limits_of_its_keys_in_the_order_of_the_keys(
+    line: Line, first: Claimer, connect: Connect, watcher: Watcher, held: str
+) -> None:
+    """Neither in that of the jobs nor in that of the rows."""
+    for key in "cab":
+        await line.limit(key, 1)
+        await line.add(key=key)
+    caller = await connect()
+
+    async with caller.transaction():
+        await caller.sql("select from akadze.limits where key = %s for update", [held])
+        claim = await watcher.start_and_see_waiting(first.claim(3))
+        free = await line.client.sql("select key from akadze.limits order by key for update skip locked")
+    await claim
+
+    assert [row["key"] for row in free] == (["b", "c"] if held == "a" else ["c"])
+
+
 async def clear_between_choose_and_take(
     line: Line, claimer: Claimer, watcher: Watcher, clear: Statement | None
 ) -> None:

@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from akadze import Akadze, DuplicateJob
 from akadze.task import Task
@@ -216,3 +219,22 @@ async def test_of_many_at_once_one_gets_the_key(line: Line, make_caller: MakeCal
 
     assert sorted(await asyncio.gather(*[try_once(caller) for caller in callers])) == [False, False, False, True]
     assert [state for _, state, _ in await keys(line)] == ["cancelled", "queued"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_a_key_taken_after_the_snapshot_is_a_serialization_failure(app: Akadze, level: str) -> None:
+    task = app.register(lambda: None, name="keyed")
+    async with app.engine.connect() as opened:
+        first = await opened.execution_options(isolation_level=level)
+        await first.begin()
+        await first.execute(text("select count(*) from akadze.jobs"))
+        async with app.engine.begin() as second:
+            await task.using(session=second, unique_key="k").enqueue()
+        with pytest.raises(DBAPIError) as caught:
+            await task.using(session=first, unique_key="k").enqueue()
+        assert isinstance(caught.value.orig, psycopg.errors.SerializationFailure)
+        # Run again, as for any such error, it tells of the holder.
+        await first.rollback()
+        await first.begin()
+        with pytest.raises(DuplicateJob):
+            await task.using(session=first, unique_key="k").enqueue()

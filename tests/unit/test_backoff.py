@@ -71,6 +71,7 @@ async def policy_coroutine(attempt: int) -> timedelta:
         (raises(ZeroDivisionError("secret")), "raised ZeroDivisionError"),
         (raises(OverflowError()), "raised OverflowError"),
         (raises(SystemExit(1)), "raised SystemExit"),
+        (raises(KeyboardInterrupt()), "raised KeyboardInterrupt"),
         (lambda attempt: 5, "type int"),
         (lambda attempt: None, "type NoneType"),
         (lambda attempt: policy_coroutine(attempt), "type coroutine"),

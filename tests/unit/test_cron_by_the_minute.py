@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from akadze._cron import Cron
+from tests.fires import between
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -142,7 +143,7 @@ def test_fires_are_those_of_a_clock_on_the_wall_watched_minute_by_minute(
     expected = simulate(fields, ZoneInfo(timezone), start, end)
     assume(is_possible(fields))
     cron = Cron(expression, timezone)
-    assert cron.between(start, end) == expected
+    assert between(cron, start, end) == expected
     # Asked anew for each instant, in an order that the memory of the last days does not suit.
     for instant in [start + (index * 7 % 72) * HOUR + 30 * MINUTE for index in range(72)]:
         before = [fire for fire in expected if fire <= instant]

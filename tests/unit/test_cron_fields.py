@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from akadze._cron import Cron
 from akadze.errors import AkadzeError
+from tests.fires import between
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -22,7 +23,7 @@ def at(text: str) -> datetime:
 
 
 def fires(expression: str, timezone: str | None, start: str, end: str) -> list[str]:
-    return [f"{fire:%Y-%m-%d %H:%M}" for fire in Cron(expression, timezone).between(at(start), at(end))]
+    return [f"{fire:%Y-%m-%d %H:%M}" for fire in between(Cron(expression, timezone), at(start), at(end))]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_question_mark_leaves_the_choice_to_the_other_day_field() -> None:
 
 def test_a_start_at_the_maximum_with_a_step_is_one_value() -> None:
     week = ("2026-06-01 00:00", "2026-06-08 00:00")
-    assert Cron("59/15 * * * *", None).between(at(week[0]), at(week[1])) == [
+    assert between(Cron("59/15 * * * *", None), at(week[0]), at(week[1])) == [
         at(week[0]) + 59 * MINUTE + step * HOUR for step in range(7 * 24)
     ]
     assert fires("0 23/6 * * *", None, *week) == [f"2026-06-{day:02} 23:00" for day in range(1, 8)]
@@ -151,6 +152,24 @@ def test_weekdays_take_names_ranges_and_seven_for_sunday(weekdays: str, days: li
     # The first of June 2026 is a Monday.
     expected = [f"2026-06-{day:02} 06:00" for day in days]
     assert fires(f"0 6 * * {weekdays}", None, "2026-06-01 00:00", "2026-06-08 00:00") == expected
+
+
+@pytest.mark.parametrize(
+    ("months", "found"),
+    [
+        ("jan", [1]),
+        ("DEC", [12]),
+        ("feb,May", [2, 5]),
+        ("jun-aug", [6, 7, 8]),
+        ("sep-11/2", [9, 11]),
+        ("mar-apr,oct", [3, 4, 10]),
+        ("nov-jan", [1, 11, 12]),
+        ("jul/3", [7, 10]),
+    ],
+)
+def test_months_take_names_and_ranges(months: str, found: list[int]) -> None:
+    expected = [f"2026-{month:02}-01 06:00" for month in found]
+    assert fires(f"0 6 1 {months} *", None, "2026-01-01 00:00", "2027-01-01 00:00") == expected
 
 
 @pytest.mark.parametrize(

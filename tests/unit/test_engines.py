@@ -7,6 +7,8 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from akadze import Akadze, AkadzeError
 
@@ -36,6 +38,33 @@ def test_a_function_is_called_once_and_not_before_an_engine_is_asked_for() -> No
     assert app.engine is app.engine
     assert app.sync_engine is app.sync_engine
     assert calls == [1]
+
+
+def test_code_that_is_async_alone_has_no_blocking_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(url: str, **options: Any) -> Any:
+        made.append(url)
+        return create_engine(url, **options)
+
+    monkeypatch.setattr("akadze.app.create_engine", make)
+    app = Akadze(database_url="postgresql://localhost/shop")
+    app.register(lambda: None, name="t").using(session=AsyncSession(app.engine))
+    assert made == []
+    assert app.sync_engine is app.sync_engine
+    assert made == ["postgresql+psycopg://localhost/shop"]
+
+
+@pytest.mark.parametrize("given", ["database_url", "engine"])
+def test_the_blocking_engine_beside_asyncpg_is_psycopg_s_and_of_the_same_database(given: str) -> None:
+    url = "postgresql+asyncpg://user:secret@host:5433/shop?ssl=require"
+    app = Akadze(database_url=url) if given == "database_url" else Akadze(engine=create_async_engine(url))
+    assert (app.engine.dialect.driver, app.sync_engine.dialect.driver) == ("asyncpg", "psycopg")
+    _, options = app.sync_engine.dialect.create_connect_args(app.sync_engine.url)
+    options.pop("context", None)
+    assert options == {
+        "host": "host", "port": 5433, "user": "user", "password": "secret", "dbname": "shop", "sslmode": "require",
+    }  # fmt: skip
 
 
 def test_the_blocking_engine_alone_finds_the_url_of_a_function() -> None:

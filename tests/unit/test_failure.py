@@ -110,6 +110,12 @@ class OddCause(Exception):
         raise RuntimeError("no cause")
 
 
+class LeavingCause(Exception):
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]
+        raise SystemExit(1)
+
+
 @pytest.mark.parametrize(
     ("error", "name", "text"),
     [
@@ -122,6 +128,7 @@ class OddCause(Exception):
         (OddText(), "OddText", "odd text"),
         (OddName("x"), "OddName", "x"),
         (OddCause("x"), "OddCause", "x"),
+        (LeavingCause("x"), "LeavingCause", "x"),
         (SystemExit(3), "SystemExit", "3"),
         (KeyboardInterrupt(), "KeyboardInterrupt", ""),
         (Fail("why"), "Fail", "why"),
@@ -285,11 +292,12 @@ def test_the_place_of_an_error_is_told_from_both_ends_and_without_its_message() 
     assert "  […]" in lines
 
 
-def test_an_error_that_was_never_raised_or_hides_its_traceback_has_no_place() -> None:
+@pytest.mark.parametrize("problem", [RuntimeError(), SystemExit(1)], ids=repr)
+def test_an_error_that_was_never_raised_or_hides_its_traceback_has_no_place(problem: BaseException) -> None:
     class Hidden(Exception):
         @property
         def __traceback__(self) -> Any:  # type: ignore[override]  # that is the point
-            raise RuntimeError
+            raise problem
 
     assert place_of(ValueError()) == ""
     assert place_of(Hidden()) == ""

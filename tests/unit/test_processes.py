@@ -33,7 +33,7 @@ def test_a_process_has_the_database_in_its_environment_and_its_output_is_kept(st
 
 
 def test_waiting_for_output_ends_when_it_comes(starter: Starter) -> None:
-    process = starter.command("-c", "import time; print('ready', flush=True); time.sleep(60)")
+    process = starter.command("-c", "import time; print('ready', flush=True); time.sleep(600)")
     process.wait_for_output("ready")
     assert process.returncode is None
     process.terminate()
@@ -48,7 +48,7 @@ def test_waiting_for_output_fails_at_once_when_the_process_ended_without_it(star
 
 def test_waiting_for_a_process_that_goes_on_fails_with_its_log(starter: Starter) -> None:
     process = starter.command(
-        "-c", "import sys, time; print('still busy', file=sys.stderr, flush=True); time.sleep(60)"
+        "-c", "import sys, time; print('still busy', file=sys.stderr, flush=True); time.sleep(600)"
     )
     process.wait_for_output("still busy")
     with pytest.raises(pytest.fail.Exception, match="still busy"):
@@ -58,9 +58,9 @@ def test_waiting_for_a_process_that_goes_on_fails_with_its_log(starter: Starter)
 def test_at_the_end_the_process_and_its_children_are_killed(
     starter: Starter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     start = f"print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
-    process = starter.command("-c", f"import subprocess, sys, time; {start}; time.sleep(60)")
+    process = starter.command("-c", f"import subprocess, sys, time; {start}; time.sleep(600)")
     process.wait_for_output("\n")
     pid = int(process.stdout)
     assert is_alive(pid)
@@ -71,7 +71,7 @@ def test_at_the_end_the_process_and_its_children_are_killed(
 
 
 def test_a_killed_worker_leaves_its_supervised_children_to_the_end_of_the_test(starter: Starter) -> None:
-    process = starter.command("-c", "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(60)")
+    process = starter.command("-c", "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(600)")
     wait_until(lambda: len(process.stdout.split()) == 2)
     (child,) = {int(pid) for pid in process.stdout.split()} - {process.pid}
     process.kill()

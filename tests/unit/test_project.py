@@ -80,6 +80,31 @@ def test_statements_cast_with_cast() -> None:
     assert [name_of(path) for path in statements if "::" in path.read_text("utf-8")] == []
 
 
+def blocking_indexes(steps: list[str]) -> list[str]:
+    """Return the indexes that migrations build on tables that may be big already, and keep from being written to."""
+    word = r"(?:if not exists\s+)?([\w.]+)"
+    return [
+        index[0]
+        for step in steps
+        for index in re.finditer(
+            r"create (?:unique )?index\s+(?!concurrently\b)[^;]*?\bon\s+(?:only\s+)?([\w.]+)", step
+        )
+        if index[1] not in re.findall(rf"create table\s+{word}", step)
+    ]
+
+
+def test_no_migration_builds_an_index_that_keeps_others_from_writing() -> None:
+    steps = [path.read_text("utf-8") for path in files("akadze/_migrations", suffix=".sql")]
+    assert steps
+    assert blocking_indexes(steps) == []
+
+
+def test_an_index_on_a_table_of_an_earlier_migration_is_found() -> None:
+    made = "create table akadze.jobs (id int);\ncreate unique index a on akadze.jobs (id);"
+    later = "create index b\n  on akadze.jobs (id);\ncreate index concurrently c on akadze.jobs (id);"
+    assert blocking_indexes([made, later]) == ["create index b\n  on akadze.jobs"]
+
+
 @pytest.mark.parametrize("package", ["akadze", "tests"])
 def test_each_module_has_a_twin_and_each_twin_a_module(package: str) -> None:
     modules, twins = (

@@ -68,8 +68,10 @@ def test_a_name_is_taken_once(app: Akadze) -> None:
 
 
 def test_a_decorator_without_a_name_is_refused(app: Akadze) -> None:
-    with pytest.raises(AkadzeError, match="a task's name must be a str, not a function"):
-        app.task(plain)  # as @app.task is, where @app.task("name") was meant
+    for decorator in ("task", "periodic"):
+        said = rf'a task\'s name must be a str, not a function: write @app\.{decorator}\("name"\) above it'
+        with pytest.raises(AkadzeError, match=said):
+            getattr(app, decorator)(plain)  # as @app.task is, where @app.task("name") was meant
     assert app.tasks == {}
 
 
@@ -77,6 +79,21 @@ def test_a_schedule_wants_the_name_of_the_task(app: Akadze) -> None:
     task = app.task("t")(plain)
     with pytest.raises(AkadzeError, match="a task's name must be a str, not a Task"):
         app.add_schedule(task, cron="0 0 * * *")
+
+
+def test_a_task_that_is_called_says_what_to_write(app: Akadze) -> None:
+    task = app.task("t")(plain)
+    hint = r"write task\.using\(session=connection\)\.enqueue\(\.\.\.\), or task\.fn\(\.\.\.\) to call the function"
+    for call in (lambda: task(1), lambda: task(n=1), lambda: task()):
+        with pytest.raises(TypeError, match=hint):
+            call()
+
+
+def test_a_task_is_no_function_for_another_task(app: Akadze) -> None:
+    task = app.task("t")(plain)
+    with pytest.raises(AkadzeError, match=r"task 'u' is an object of type Task; the function of a task is task\.fn"):
+        app.register(task, name="u")
+    assert app.tasks == {"t": task}
 
 
 def test_the_same_function_may_be_two_tasks(app: Akadze) -> None:

@@ -69,6 +69,7 @@ def test_the_queue_is_the_given_one_or_that_of_the_task() -> None:
         "60 * * * *",
         "* * * *",
         "* * * * * *",
+        "R * * * *",
         "*/0 * * * *",
         "1,,2 * * * *",
         "",
@@ -102,6 +103,46 @@ def test_an_added_schedule_uses_the_queue_of_its_task(app: Akadze) -> None:
         ("known", "reports", True),
         ("known", "slow", False),
     ]
+
+
+def test_the_options_of_a_periodic_task_are_those_of_its_task_and_its_schedule(app: Akadze) -> None:
+    def backoff(attempt: int) -> timedelta:
+        return MINUTE
+
+    async def body() -> None: ...
+
+    zoned = app.periodic(
+        "zoned", cron="0 6 * * *", overlap=False, queue="slow", max_attempts=7, timeout=MINUTE, timezone="Europe/Paris",
+        backoff=backoff,
+    )(body)  # fmt: skip
+    plain = app.periodic("plain", every=MINUTE)(body)
+    assert [app.tasks["zoned"], app.tasks["plain"]] == [zoned, plain]
+    assert [
+        (task.fn, task.queue, task.max_attempts, task.timeout, task.priority, task.backoff) for task in (zoned, plain)
+    ] == [(body, "slow", 7, MINUTE, 0, backoff), (body, "default", 3, None, 0, None)]
+    assert [
+        (schedule.task, schedule.queue, schedule.overlap, repr(schedule.trigger)) for schedule in app._schedules
+    ] == [
+        ("zoned", "slow", False, "Cron('0 6 * * *', 'Europe/Paris')"),
+        ("plain", "default", True, repr(Every(MINUTE))),
+    ]
+
+
+def test_a_schedule_of_a_task_that_is_not_registered_or_needs_arguments_is_refused(app: Akadze) -> None:
+    def needs(n: int) -> None: ...
+
+    app.register(needs, name="needs")
+    for name, says in (("unknown", "task 'unknown' is not registered"), ("needs", "runs without arguments")):
+        for add in (
+            lambda name=name: app.add_schedule(name, every=MINUTE),
+            lambda name=name: app.add_schedules([ScheduleSpec("known", every=MINUTE), {"name": name, "every": MINUTE}]),
+        ):
+            with pytest.raises(AkadzeError, match=says):
+                add()
+    with pytest.raises(AkadzeError, match="runs without arguments"):
+        app.periodic("new", every=MINUTE)(needs)
+    assert app._schedules == []
+    assert list(app.tasks) == ["known", "needs"]
 
 
 # Specs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
@@ -160,6 +160,15 @@ def test_the_errors_are_a_line_of_ancestors() -> None:
     assert akadze.AkadzeError.__bases__ == (Exception,)
     for outcome in (akadze.Retry, akadze.Snooze, akadze.Fail, akadze.Cancel):
         assert outcome.__bases__ == (Exception,)
+
+
+def test_an_outcome_keeps_its_delay_or_reason_and_refuses_what_is_no_delay() -> None:
+    second = timedelta(seconds=1)
+    assert [akadze.Retry().delay, akadze.Retry(second).delay, akadze.Snooze(second).delay] == [None, second, second]
+    assert [akadze.Fail().reason, akadze.Fail("a").reason, akadze.Cancel("b").reason] == ["", "a", "b"]
+    for wrong in (lambda: akadze.Retry(5), lambda: akadze.Snooze("1"), lambda: akadze.Snooze(None)):  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(TypeError, match="delay must be a timedelta"):
+            wrong()
 
 
 def test_hooks_are_lists() -> None:

@@ -1,4 +1,4 @@
-"""What a type checker tells users: nothing about right code, and each mistake on its own line."""
+"""Contract, section 1: what a type checker tells users: nothing about right code, and each mistake on its own line."""
 
 from __future__ import annotations
 

@@ -85,6 +85,15 @@ def test_what_is_made_of_a_url_can_be_given_again(url: str, wanted: dict[str, st
     assert by_sqlalchemy(sqlalchemy_url(libpq_url(url))) == wanted
 
 
+@pytest.mark.parametrize(("url", "wanted"), FORMS)
+@pytest.mark.parametrize("name", ["other", "a?b%c"])
+def test_another_database_of_the_same_server_takes_the_place_of_the_one_named(
+    url: str, wanted: dict[str, str], name: str
+) -> None:
+    other = libpq_url(url, database=name)
+    assert by_libpq(other) == by_sqlalchemy(sqlalchemy_url(other)) == wanted | {"dbname": name}
+
+
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=12)
 
 
@@ -179,7 +188,8 @@ def test_passwords_are_cut_out(text: str, shown: str) -> None:
     [
         "", "žluťoučký 🐎", "http://h:8080/x?mail=a@b.c", "http://h:8080", "see http://x: mail me@x", "http://[::1]:80/a@b",
         "postgresql://u@h/db", 'password authentication failed for user "x"', "a@b:c@d", "the password: must be long",
-        "at 12:30 a@b", "https://h/a:b", "no passwords here, see https://h:443, or a@b",
+        "at 12:30 a@b", "pass url.render_as_string(hide_password=False)",
+        "https://h/a:b", "no passwords here, see https://h:443, or a@b",
     ],
 )  # fmt: skip
 def test_other_text_is_left_alone(text: str) -> None:
@@ -190,3 +200,10 @@ def test_other_text_is_left_alone(text: str) -> None:
 def test_a_password_of_any_characters_is_cut_out_of_a_url(secret: str) -> None:
     shown = without_password(f"failed: postgresql://u:{quote(secret, safe='')}@h.example:5432/db (twice)")
     assert shown == "failed: postgresql://u:***@h.example:5432/db (twice)"
+
+
+def test_a_url_with_a_byte_that_is_no_utf_8_is_refused_in_words() -> None:
+    # Python gives such a byte of a command's argument as a lone surrogate.
+    with pytest.raises(AkadzeError, match="holds a byte that is no UTF-8") as caught:
+        libpq_url("postgresql://u:secret@127.0.0.1/\udcff")
+    assert "secret" not in str(caught.value)

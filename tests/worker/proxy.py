@@ -19,6 +19,8 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._open = True
+        #: Connections that met nobody.
+        self.refused = 0
         self._server: asyncio.Server | None = None
         self.url = ""
 
@@ -54,6 +56,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._open:
+            self.refused += 1
             writer.transport.abort()
             return
         host = self._info.get("host", "127.0.0.1")

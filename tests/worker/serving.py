@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from akadze import Akadze, Worker
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from tests.worker.table import Table
 
 #: Short intervals, and a lease that a busy machine does not lose.
@@ -63,12 +63,12 @@ class Served:
         self.stopping.set()
         await self.join()
 
-    async def join(self, timeout: float = 20) -> None:
+    async def join(self, timeout: float = PATIENCE) -> None:
         """Wait until serve returns; raise what it raised."""
         self._seen = True
         await asyncio.wait_for(asyncio.shield(self.task), timeout)
 
-    async def failed(self, timeout: float = 20) -> BaseException:
+    async def failed(self, timeout: float = PATIENCE) -> BaseException:
         """Wait until serve raises, and return the error."""
         try:
             await self.join(timeout)
@@ -81,7 +81,7 @@ class Served:
     async def end(self) -> None:
         self.stopping.set()
         self.worker.hurry()
-        done, _ = await asyncio.wait([self.task], timeout=30)
+        done, _ = await asyncio.wait([self.task], timeout=PATIENCE)
         if not done:
             self.task.cancel()
             raise AssertionError("the worker does not stop")

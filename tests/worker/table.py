@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import text
 
 from akadze.task import Task
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 #: The other sessions of this test's database, to ask about.
 SESSIONS = (
@@ -38,7 +38,7 @@ class Table:
         rows = await self.rows(statement, *parameters)
         return next(iter(rows[0].values())) if rows else None
 
-    async def until(self, question: str, *parameters: Any, timeout: float = 15) -> None:
+    async def until(self, question: str, *parameters: Any, timeout: float = PATIENCE) -> None:
         """Wait until the answer is true."""
         await until(lambda: self.value(question, *parameters), timeout=timeout)
 
@@ -53,7 +53,7 @@ class Table:
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.rows("select id, state from akadze.jobs")}
 
-    async def in_state(self, job_id: int, *states: str, timeout: float = 15) -> dict[str, Any]:
+    async def in_state(self, job_id: int, *states: str, timeout: float = PATIENCE) -> dict[str, Any]:
         """Wait until the job is in one of the states; return its row."""
         row: dict[str, Any] = {}
 
@@ -65,7 +65,7 @@ class Table:
         await until(there, timeout=timeout)
         return row
 
-    async def ended(self, job_id: int, *more: int, timeout: float = 15) -> dict[str, Any]:
+    async def ended(self, job_id: int, *more: int, timeout: float = PATIENCE) -> dict[str, Any]:
         """Wait until all these jobs have ended; return the row of the first."""
         for other in more:
             await self.in_state(other, *_ENDED, timeout=timeout)

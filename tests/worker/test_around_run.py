@@ -239,7 +239,7 @@ async def test_it_is_left_when_an_async_function_times_out(app: Akadze, run: Run
 
     @app.task("task", max_attempts=1, timeout=timedelta(seconds=0.05))
     async def body() -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     app.hooks.around_run.append(around)
     row = await run(await enqueue(body))

@@ -10,6 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from akadze import Akadze, Fail, Retry, Snooze, current, pause_queue, request_cancel
+from akadze._async.transitions import cancel_doomed
+from akadze._connections import async_caller
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
 
@@ -143,7 +145,7 @@ async def _fails() -> None:
 
 
 async def _times_out() -> None:
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 async def _returns_nonsense() -> object:
@@ -223,7 +225,7 @@ async def test_a_running_job_that_was_asked_to_cancel_ends_cancelled_when_its_wo
 
     @app.task("task")
     async def task() -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     job_id = await enqueue(task)
     served = await serve(shutdown_timeout=0.1)
@@ -278,6 +280,27 @@ async def test_a_queued_job_past_its_expiry_is_cancelled_as_expired_without_a_st
         assert (row["state"], row["expired"], row["run_count"], row["attempt"]) == ("cancelled", True, 0, 0)
         assert row["finished_at"] >= row["expires_at"]
         assert row["cancel_requested_at"] is None
+
+
+@pytest.mark.parametrize("by", ["upkeep", "enqueue"])
+async def test_a_job_that_expires_during_a_transaction_ends_after_its_expiry(
+    app: Akadze, table: Table, by: str
+) -> None:
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    async with app.engine.begin() as connection:
+        await connection.execute(text("select now()"))  # the time at which this transaction began
+        job_id = await enqueue(task, expires_at=soon(0.2), unique_key="k")
+        await table.until("select expires_at < clock_timestamp() from akadze.jobs where id = %s", job_id)
+        if by == "upkeep":
+            await cancel_doomed(async_caller(connection), [], None)
+        else:
+            await task.using(session=connection, unique_key="k").enqueue()
+    row = await table.job(job_id)
+    assert (row["state"], row["expired"]) == ("cancelled", True)
+    assert row["finished_at"] >= row["expires_at"]
 
 
 async def test_a_job_that_starts_before_its_expiry_runs_on(app: Akadze, table: Table, serve: Serve) -> None:

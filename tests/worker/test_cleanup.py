@@ -32,6 +32,19 @@ async def clean(connection: AsyncConnection, retention: timedelta, grace: timede
     return steps
 
 
+@pytest.mark.parametrize("option", ["retention", "grace"])
+async def test_a_time_that_goes_back_beyond_all_instants_of_the_database_keeps_everything(
+    app: Akadze, table: Table, connection: AsyncConnection, option: str
+) -> None:
+    job_id = await enqueue(app.register(lambda: None, name="task"))
+    await table.rows("update akadze.jobs set state = 'failed', created_at = '2000-01-01', finished_at = '2000-01-01'")
+    await table.rows("insert into akadze.periodic_runs (task, slot) values ('task', '2000-01-01')")
+    times = {"retention": 9000 * 365 * DAY, "grace": DAY} | {option: timedelta.max}
+    assert await clean(connection, **times) == 1
+    assert await table.states() == {job_id: "failed"}
+    assert await table.value("select count(*) from akadze.periodic_runs") == 1
+
+
 async def test_ended_jobs_of_every_kind_go_after_the_retention_and_the_others_stay(
     database_url: str, table: Table, serve: Serve
 ) -> None:

@@ -129,7 +129,10 @@ async def test_an_error_after_the_block_changes_nothing_and_is_logged(
     assert (row["state"], row["attempt"], row["errors"]) == ("succeeded", 0, [])
     assert await written(table) == 1
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert any(f"job {job_id}" in warning and type(error).__name__ in warning for warning in warnings)
+    (warning,) = [warning for warning in warnings if f"job {job_id}" in warning]
+    assert type(error).__name__ in warning
+    # Where it was raised, but not what it says: that may hold arguments.
+    assert f'File "{__file__}", line ' in warning
 
 
 async def test_a_result_that_cannot_be_stored_after_the_block_does_not_matter(
@@ -180,6 +183,33 @@ async def test_a_run_finishes_its_job_once(blocks: Blocks, table: Table, serve: 
     assert await written(table) == 1
 
 
+@pytest.mark.parametrize("colour", ["async", "sync"])
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+async def test_a_block_that_ends_its_transaction_by_itself_is_told_to_leave_that(
+    app: Akadze, table: Table, serve: Serve, colour: str, how: str
+) -> None:
+    await table.rows("create table public.written (number int)")
+
+    async def body() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text(WRITE))
+            await getattr(connection, how)()
+
+    def sync_body() -> None:
+        with akadze.sync.current().complete_tx() as connection:
+            connection.execute(text(WRITE))
+            getattr(connection, how)()
+
+    job_id = await enqueue(app.register(body if colour == "async" else sync_body, name="task", max_attempts=1))
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["error_names"]) == ("failed", ["AkadzeError"])
+    said = "the transaction of complete_tx was ended inside its block"
+    assert row["errors"][0]["message"].startswith(said)
+    assert "leave commit() and rollback() to complete_tx" in row["errors"][0]["message"]
+    assert await written(table) == (1 if how == "commit" else 0)
+
+
 async def test_a_run_that_lost_its_job_finds_out_at_the_end_of_the_block(
     blocks: Blocks, database_url: str, table: Table, serve: Serve
 ) -> None:
@@ -219,7 +249,7 @@ async def test_a_timeout_inside_a_block_takes_its_writes_back(app: Akadze, table
     async def slow() -> None:
         async with current().complete_tx() as connection:
             await connection.execute(text(WRITE))
-            await connection.execute(text("select pg_sleep(30)"))
+            await connection.execute(text("select pg_sleep(600)"))
 
     job_id = await enqueue(slow)
     await serve()
@@ -241,7 +271,7 @@ async def test_a_block_that_is_open_when_the_worker_stops_is_rolled_back(
         async with current().complete_tx() as connection:
             await connection.execute(text(WRITE))
             begun.append("async")
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
 
     @app.task("sync", max_attempts=1)
     def sync_task() -> None:
@@ -265,12 +295,19 @@ async def test_a_block_that_is_open_when_the_worker_stops_is_rolled_back(
     assert {row["state"] for row in await table.jobs(*jobs)} == {"queued"}
 
 
-async def test_outside_complete_tx_a_running_job_holds_no_connection(app: Akadze, table: Table, serve: Serve) -> None:
-    release, block = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_outside_complete_tx_a_running_job_holds_no_connection(
+    colour: str, app: Akadze, table: Table, serve: Serve
+) -> None:
+    release, block, sync_release = asyncio.Event(), asyncio.Event(), threading.Event()
 
-    @app.task("wait")
-    async def wait() -> None:
+    async def body() -> None:
         await release.wait()
+
+    def sync_body() -> None:
+        sync_release.wait(30)
+
+    wait = app.register(body if colour == "async" else sync_body, name="wait")
 
     @app.task("hold")
     async def hold() -> None:
@@ -288,6 +325,7 @@ async def test_outside_complete_tx_a_running_job_holds_no_connection(app: Akadze
     await table.until(f"select count(*) = 1 {SESSIONS} and state = 'idle in transaction'")
     block.set()
     release.set()
+    sync_release.set()
     await table.ended(*jobs)
     assert set((await table.states()).values()) == {"succeeded"}
 

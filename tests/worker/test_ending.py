@@ -15,7 +15,7 @@ async def test_a_task_that_goes_on_after_its_cancellation_is_cancelled_once_more
     async def slow() -> None:
         while len(cancelled) < 2:
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
             except asyncio.CancelledError:
                 cancelled.append(1)
 
@@ -52,7 +52,7 @@ async def test_errors_of_ended_tasks_are_not_reported() -> None:
 
     async def fails() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             raise ValueError("in the end")
 

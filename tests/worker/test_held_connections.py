@@ -11,14 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from akadze import Akadze
 from akadze._connections import driver_connection
-from akadze._worker.connect import close_held, open_held
+from akadze._worker.connect import close_held, open_held, psycopg_engine
 from tests.worker.table import SESSIONS, Table
 
 
 async def _cancelled(connection: AsyncConnection, table: Table) -> None:
     async def sleep() -> None:
         async with connection.begin():
-            await connection.execute(text("select pg_sleep(60)"))
+            await connection.execute(text("select pg_sleep(600)"))
 
     sleeping = asyncio.create_task(sleep())
     await table.until(f"select count(*) = 1 {SESSIONS} and wait_event = 'PgSleep'")
@@ -51,6 +51,18 @@ async def test_a_held_connection_is_closed_whatever_has_happened_to_it(app: Akad
     await close_held(connection)
     assert below.closed
     await table.until(f"select count(*) = 0 {SESSIONS} and pid = %s", pid)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_error_on_a_held_connection_shows_no_parameters(database_url: str, driver: str) -> None:
+    # They are arguments and results of jobs, and the error may be what stops the worker.
+    app = Akadze(database_url=database_url.replace("postgresql://", f"postgresql+{driver}://"))
+    connection = await open_held(psycopg_engine(app.engine))
+    with pytest.raises(DBAPIError) as caught:
+        await connection.execute(text("select 1 / 0, cast(:result as text)"), {"result": "a secret"})
+    assert "a secret" not in str(caught.value)
+    await close_held(connection)
+    await app.aclose()
 
 
 async def test_a_held_connection_takes_nobodys_place_in_the_pool(database_url: str, table: Table) -> None:

@@ -77,7 +77,7 @@ async def test_an_error_of_a_hook_around_a_run_is_an_error_of_the_run(
 @pytest.mark.parametrize("moment", ["before_run", "after_run"])
 async def test_hooks_around_a_run_are_inside_its_timeout(app: Akadze, table: Table, serve: Serve, moment: str) -> None:
     async def slow(job: Job) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     getattr(app.hooks, moment).append(slow)
     job_id = await enqueue(app.register(_returns, name="task", max_attempts=1, timeout=timedelta(seconds=0.1)))

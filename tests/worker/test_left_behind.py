@@ -34,7 +34,7 @@ async def test_a_body_that_swallows_its_timeout_is_named_once_while_it_holds_its
     @app.task("stubborn", timeout=SOON)
     async def stubborn() -> str:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             await release.wait()
         return "late"
@@ -57,7 +57,7 @@ async def test_a_body_that_heeds_its_timeout_is_not_named(
 
     @app.task("task", timeout=SOON, max_attempts=1)
     async def task() -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     job_id = await enqueue(task)
     await serve()

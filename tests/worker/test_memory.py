@@ -38,9 +38,7 @@ async def test_what_a_run_needed_is_freed_without_the_garbage_collector(
     gc.disable()
     try:
         await table.ended(*await enqueue_many(task, [{}] * 20))
-        await until(
-            lambda: not [found for found in gc.get_objects() if isinstance(found, ClaimedRun) and found.app is app]
-        )
+        await until(lambda: not [found for found in gc.get_objects() if type(found) is ClaimedRun and found.app is app])
     finally:
         gc.enable()
     await worker.stop()
@@ -72,9 +70,7 @@ async def test_a_loop_with_eager_tasks_runs_jobs_and_keeps_nothing_of_them(
         assert {row["state"] for row in [await table.ended(job_id) for job_id in jobs]} == {"succeeded"}
         refused = await table.ended(await enqueue(closed, max_attempts=1))
         assert (refused["state"], refused["errors"][0]["error"]) == ("failed", "GeneratorExit")
-        await until(
-            lambda: not [found for found in gc.get_objects() if isinstance(found, ClaimedRun) and found.app is app]
-        )
+        await until(lambda: not [found for found in gc.get_objects() if type(found) is ClaimedRun and found.app is app])
         await worker.stop()
     finally:
         gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -14,8 +15,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import akadze.sync
 from akadze import Akadze, AkadzeError, Worker, current, dev
+from akadze._worker.outage import Outage, Outages
 from tests.waiting import until
-from tests.worker.proxy import Proxy, proxied
+from tests.worker.proxy import Proxy
 from tests.worker.serving import Serve, workers
 from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many, open_table
 
@@ -70,20 +72,6 @@ async def test_an_application_enqueues_at_the_second_try_after_its_connections_w
     assert served.up
 
 
-@pytest.fixture
-async def proxy(database_url: str) -> Any:
-    async with proxied(database_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-async def distant(proxy: Proxy) -> Any:
-    """An app that meets the database through the proxy."""
-    app = Akadze(database_url=proxy.url)
-    yield app
-    await app.aclose()
-
-
 async def test_outcomes_wait_for_the_database_and_bodies_do_not_run_again_for_it(
     distant: Akadze, proxy: Proxy, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,7 +114,7 @@ async def test_a_stop_that_leaves_outcomes_unwritten_is_an_error(
         await release.wait()
 
     job_id = await enqueue(task)
-    served = await serve(distant, heartbeat_ttl=30)
+    served = await serve(distant, heartbeat_ttl=3)
     await table.in_state(job_id, "running")
     proxy.cut()
     release.set()
@@ -134,6 +122,10 @@ async def test_a_stop_that_leaves_outcomes_unwritten_is_an_error(
     with pytest.raises(AkadzeError, match="1 outcomes"):
         await served.join()
     assert (await table.job(job_id))["state"] == "running"
+    proxy.restore()
+    await serve(distant)
+    row = await table.ended(job_id)
+    assert (row["state"], row["attempt"], row["error_names"]) == ("succeeded", 1, ["WorkerLost"])
 
 
 async def test_an_outage_is_logged_once_and_so_is_its_end(
@@ -164,6 +156,26 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(
     assert [warning == "the database is back" for warning in warnings] == [False, True] * 2
     assert "pa55word" not in caplog.text
     await served.stop()
+
+
+async def test_the_pauses_between_tries_grow_up_to_a_second_and_begin_anew_after_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("akadze._worker.outage.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("akadze._worker.outage.random", SimpleNamespace(uniform=lambda low, high: high))
+    outage = Outage(Outages(), "claim")
+    for _ in range(7):
+        await outage.wait(OSError())
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1, 1]
+    outage.over()
+    await outage.wait(OSError())
+    await outage.wait(OSError(), most=0.01)
+    assert pauses[7:] == [0.05, 0.01]
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
@@ -254,7 +266,7 @@ async def test_a_restart_of_the_server_loses_no_job_and_spends_no_attempt(caplog
                 await table.until("select count(*) > 50 from akadze.jobs where state = 'succeeded'")
                 await asyncio.to_thread(server.restart, "immediate")
                 async with open_table(url) as after:
-                    await after.until("select count(*) = 300 from akadze.jobs where state = 'succeeded'", timeout=60)
+                    await after.until("select count(*) = 300 from akadze.jobs where state = 'succeeded'")
                     rows = await after.jobs(*jobs)
                     assert {(row["attempt"], str(row["errors"])) for row in rows} == {(0, "[]")}
                     assert served.up

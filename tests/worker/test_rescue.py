@@ -46,6 +46,20 @@ async def test_a_lost_job_spends_an_attempt_and_comes_back_with_the_default_back
     assert (row["state"], row["attempt"], row["run_count"]) == ("succeeded", 1, 2)
 
 
+async def test_of_the_errors_of_a_lost_job_the_last_ten_are_kept(task: Task[[]], table: Table, serve: Serve) -> None:
+    job_id = await enqueue(task, max_attempts=1)
+    await lose(table, job_id)
+    await table.rows(
+        "update akadze.jobs set errors = (select jsonb_agg(jsonb_build_object('error', 'E', 'message', cast(n as text),"
+        " 'at', '2030-01-01T00:00:00+00:00') order by n) from generate_series(0, 9) as n)"
+    )
+    await serve()
+    row = await table.ended(job_id)
+    assert row["error_names"] == ["E"] * 9 + ["WorkerLost"]
+    assert [entry["message"] for entry in row["errors"][:-1]] == [str(n) for n in range(1, 10)]
+    assert {name: type(value) for name, value in row["errors"][-1].items()} == {"error": str, "message": str, "at": str}
+
+
 async def test_a_job_that_is_lost_on_its_last_attempt_fails(task: Task[[]], table: Table, serve: Serve) -> None:
     job_id = await enqueue(task, max_attempts=1)
     await lose(table, job_id)
@@ -131,7 +145,7 @@ async def test_lost_jobs_behind_many_healthy_ones_are_rescued(task: Task[[]], ta
     await table.start_elsewhere(await table.add_worker(ttl=3600, silent_for=0), *healthy)
     await lose(table, *lost)
     await serve(slots=50)
-    await table.until("select count(*) = 250 from akadze.jobs where state = 'succeeded'", timeout=30)
+    await table.until("select count(*) = 250 from akadze.jobs where state = 'succeeded'")
     counts = await table.rows(
         "select state, run_count, attempt, count(*) from akadze.jobs group by 1, 2, 3 order by state"
     )

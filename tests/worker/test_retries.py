@@ -90,11 +90,15 @@ def _exits(attempt: int) -> timedelta:
     sys.exit(1)
 
 
+def _interrupts(attempt: int) -> timedelta:
+    raise KeyboardInterrupt
+
+
 def _returns_a_number(attempt: int) -> timedelta:
     return 60  # type: ignore[return-value]  # that is the point
 
 
-@pytest.mark.parametrize("policy", [_raises, _exits, _returns_a_number])
+@pytest.mark.parametrize("policy", [_raises, _exits, _interrupts, _returns_a_number])
 async def test_a_backoff_that_raises_or_returns_no_timedelta_is_replaced_with_a_warning(
     app: Akadze, table: Table, serve: Serve, policy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,7 +155,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_counts_as_an_error(
     @app.task("task", timeout=timedelta(seconds=0.1), max_attempts=2, backoff=lambda attempt: backoff)
     async def task() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             cancelled.append(asyncio.get_running_loop().time())
 

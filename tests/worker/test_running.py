@@ -340,7 +340,7 @@ async def test_what_a_worker_needs_does_not_grow_with_the_jobs_it_has_run(
         for start in range(0, 200, 50):
             await enqueue_many(task, [{"how": number % 3} for number in range(start, start + 50)])
             await enqueue_many(plain, [{}] * 25)
-        await table.until("select count(*) = 0 from akadze.jobs where state in ('queued', 'running')", timeout=60)
+        await table.until("select count(*) = 0 from akadze.jobs where state in ('queued', 'running')")
         await until(lambda: len(asyncio.all_tasks()) < 15)
         return len(asyncio.all_tasks()), threading.active_count()
 

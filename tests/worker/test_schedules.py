@@ -77,7 +77,7 @@ async def test_a_slot_whose_worker_dies_before_its_commit_is_fired_by_the_next(a
 
     async def die(connection: Any, job: Job) -> None:
         passing.cancel()
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     app.hooks.on_enqueue.append(die)
     passing = asyncio.create_task(step(app, NOON))

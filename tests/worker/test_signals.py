@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from akadze.sync import migrate
 from tests.processes import Process, Starter
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 SOURCE = """
 import asyncio, os, threading, time
@@ -76,7 +76,7 @@ async def stubborn():
     note("start")
     while True:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             pass
 """
@@ -96,7 +96,7 @@ class Rows:
         rows = self(statement, *parameters)
         return next(iter(rows[0].values())) if rows else None
 
-    def until(self, question: str, *parameters: Any, timeout: float = 30) -> None:
+    def until(self, question: str, *parameters: Any, timeout: float = PATIENCE) -> None:
         wait_until(lambda: self.value(question, *parameters), timeout=timeout)
 
     def enqueue(self, task: str, args: str = "{}", *, count: int = 1, max_attempts: int = 3) -> list[int]:

@@ -78,7 +78,7 @@ async def test_after_the_shutdown_timeout_jobs_are_stopped_and_go_back_without_a
     @app.task("async")
     async def async_task() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             stopped.append("async")
 
@@ -124,7 +124,7 @@ async def test_what_a_stopped_body_returns_or_raises_in_its_last_moment_is_not_t
     @app.task("task", max_attempts=1)
     async def task() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             raise ValueError("in the middle of it") from None
 
@@ -140,7 +140,7 @@ async def test_a_body_that_ends_well_in_its_last_moment_has_succeeded(app: Akadz
     @app.task("task", max_attempts=1)
     async def task() -> str:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             return "saved"
         return "slept"
@@ -187,10 +187,10 @@ async def test_a_claim_that_is_under_way_when_the_worker_is_told_to_stop_goes_ba
     @app.task("task", max_attempts=1)
     async def task() -> None:
         ran.append(1)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     # Slow enough that the lock is sure to be there before the claim is.
-    served = await serve(poll_interval=30, notify=False, shutdown_timeout=0)
+    served = await serve(poll_interval=600, notify=False, shutdown_timeout=0)
     job_id = await enqueue(task)
     async with await psycopg.AsyncConnection.connect(database_url) as blocker:
         await blocker.execute("lock table akadze.queue_pauses in access exclusive mode")
@@ -213,7 +213,7 @@ async def test_a_claim_whose_answer_was_lost_while_the_worker_stops_goes_back(
 
     @app.task("task", max_attempts=1)
     async def task() -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     served = await serve()
     exchange = Exchange.exchange

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import psycopg
@@ -34,6 +35,30 @@ async def test_as_many_plain_functions_run_at_once_as_there_are_slots(app: Akadz
     idents = {row["result"] for row in rows}
     assert len(idents) == 4
     assert threading.main_thread().ident not in idents
+
+
+async def test_the_threads_are_the_workers_own_and_not_those_of_the_loop(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    release = threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.task("task")
+    def task() -> None:
+        release.wait(30)
+
+    jobs = await enqueue_many(task, [{}] * 2)
+    await serve(slots=2)
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    await table.until("select count(*) = 2 from akadze.jobs where state = 'running'")
+    # Neither has taken the other's only place.
+    assert await asyncio.to_thread(lambda: "free") == "free"
+    taken = loop.run_in_executor(None, release.wait, 30)
+    jobs.append(await enqueue(app.register(lambda: release.set(), name="release", queue="other")))
+    await serve(queues=["other"])
+    await table.ended(*jobs)
+    assert await taken
+    assert {row["state"] for row in await table.jobs(*jobs)} == {"succeeded"}
 
 
 async def test_a_plain_function_may_run_a_loop_of_its_own(app: Akadze, table: Table, serve: Serve) -> None:

@@ -162,7 +162,7 @@ async def test_a_job_that_was_committed_late_is_found_when_a_slot_comes_free(
         await connection.commit()
     go.set()
 
-    await table.until("select count(*) = 2 from akadze.jobs where state = 'succeeded'", timeout=5)
+    await table.until("select count(*) = 2 from akadze.jobs where state = 'succeeded'")
 
 
 async def test_a_full_worker_claims_again_as_soon_as_a_run_ends(app: Akadze, table: Table, serve: Serve) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 import django
 
+from akadze._article import with_article
 from akadze.app import Akadze
 from akadze.contrib.django._connections import FreshConnections
 from akadze.contrib.django._database import database_url
@@ -56,6 +57,6 @@ def _import(path: str) -> Akadze:
         raise AkadzeError(f"AKADZE['APP'] is {path!r}, but there is no module {error.name!r}") from error
     app = getattr(module, attribute, None)
     if not isinstance(app, Akadze):
-        found = f"is a {type(app).__name__}" if hasattr(module, attribute) else "is not there"
+        found = f"is {with_article(type(app))}" if hasattr(module, attribute) else "is not there"
         raise AkadzeError(f"AKADZE['APP'] is {path!r}, but {attribute!r} {found}: name an Akadze app of that module")
     return app

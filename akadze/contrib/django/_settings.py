@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from akadze._article import with_article
 from akadze.errors import AkadzeError
 
 _KEYS = ("APP", "DATABASE")
@@ -29,7 +30,7 @@ def read_settings() -> Settings:
     """
     given = getattr(settings, "AKADZE", {})
     if not isinstance(given, Mapping):
-        raise AkadzeError(f"the setting AKADZE is a {type(given).__name__}: it must be a dict, with keys of {_KEYS}")
+        raise AkadzeError(f"the setting AKADZE is {with_article(type(given))}: it must be a dict, with keys of {_KEYS}")
     unknown = [key for key in given if key not in _KEYS]
     if unknown:
         raise AkadzeError(f"the setting AKADZE has the key {unknown[0]!r}: it takes {' and '.join(_KEYS)}")
@@ -37,7 +38,7 @@ def read_settings() -> Settings:
     if app is not None and not _is_path(app):
         raise AkadzeError(f"AKADZE['APP'] is {app!r}: write it as module:attribute, for example project.jobs:app")
     if not isinstance(database, str):
-        raise AkadzeError(f"AKADZE['DATABASE'] is a {type(database).__name__}: it must be an alias of DATABASES")
+        raise AkadzeError(f"AKADZE['DATABASE'] is {with_article(type(database))}: it must be an alias of DATABASES")
     return Settings(app, database)
 
 

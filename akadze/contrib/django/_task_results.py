@@ -14,6 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 
 import akadze
+from akadze._article import with_article
 from akadze._states import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED
 from akadze.contrib.django.models import Job
 from akadze.errors import AkadzeError
@@ -42,7 +43,9 @@ def load_task(path: str, **options: Any) -> Task:
     """
     found = import_string(path)
     if not isinstance(found, Task):
-        raise AkadzeError(f"{path} is a {type(found).__name__}, not a task of django.tasks: keep the decorator @task")
+        raise AkadzeError(
+            f"{path} is {with_article(type(found))}, not a task of django.tasks: keep the decorator @task"
+        )
     if not hasattr(found, "limit_key"):
         # One of another backend's kind.
         options = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}

@@ -8,19 +8,18 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.core import mail
 
+from akadze import _emptying
 from akadze._bodies import OWN_LOOP
 from akadze._connections import sync_caller
-from akadze._statement import statement
 from akadze._sync.drain import drain as drain_on
 from akadze._sync.testing import assert_enqueued_on
 from akadze.app import Akadze
 from akadze.contrib.django._app import get_app, install
 from akadze.contrib.django._settings import postgresql
 from akadze.errors import AkadzeError
+from akadze.task import Task
 
 __all__ = ["assert_enqueued", "drain", "empty_tables"]
-
-_EMPTY_TABLES = statement("testing", "empty_tables")
 
 
 def drain(app: Akadze | None = None, /, *, using: str | None = None, limit: int = 1000) -> None:
@@ -48,13 +47,18 @@ def drain(app: Akadze | None = None, /, *, using: str | None = None, limit: int 
 
 
 def assert_enqueued(
-    task: str, /, *, arguments: dict[str, Any] | None = None, app: Akadze | None = None, using: str | None = None
+    task: str | Task[Any],
+    /,
+    *,
+    arguments: dict[str, Any] | None = None,
+    app: Akadze | None = None,
+    using: str | None = None,
 ) -> None:
     """Raise AssertionError unless a queued or running job has this task and these arguments.
 
     Reads on Django's connection, so what the test's own transaction has enqueued counts. Arguments are compared in
-    their stored JSON form. ``app`` and ``using`` are as in ``drain``. A task that is not registered and arguments that
-    do not fit it are AssertionErrors too.
+    their stored JSON form. ``task`` is a task or its name, ``app`` and ``using`` are as in ``drain``. A task that
+    is not registered and arguments that do not fit it are AssertionErrors too.
     """
     assert_enqueued_on(postgresql(using), get_app() if app is None else app, task, arguments or {})
 
@@ -66,7 +70,7 @@ def empty_tables(*, using: str | None = None) -> None:
     """
     if not hasattr(mail, "outbox"):
         raise AkadzeError("empty_tables() deletes all jobs: it works only while Django's test environment is set up")
-    sync_caller(postgresql(using), error=AkadzeError).rows(_EMPTY_TABLES)
+    _emptying.empty_tables(sync_caller(postgresql(using), error=AkadzeError))
 
 
 def _on_this_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

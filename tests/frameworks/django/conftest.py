@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.database import drop_database
+from tests.database import drop_database, skip_where_django_refuses
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parent / "project"
@@ -38,7 +38,7 @@ class Started:
             assert found or not ended, f"ended with {self.process.returncode} without {text!r}:\n{self.log}"
             return found
 
-        wait_until(printed, timeout=60)
+        wait_until(printed)
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
@@ -51,6 +51,7 @@ class Manage:
     """Runs `manage.py` of a project, with its database on the server of the tests."""
 
     def __init__(self, server_url: str, database: str) -> None:
+        skip_where_django_refuses(server_url)
         self._started: list[Started] = []
         self.environment = {
             **os.environ,

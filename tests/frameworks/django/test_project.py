@@ -8,6 +8,7 @@ import re
 import django
 import pytest
 
+from tests.database import create_database
 from tests.frameworks.django.conftest import PROJECT, Manage
 
 MODULES = sorted(path.stem for path in (PROJECT / "shop" / "tests").glob("tests_*.py"))
@@ -46,3 +47,11 @@ def test_wrong_use_of_a_command_ends_with_2_and_a_line(manage: Manage) -> None:
     printed = manage("akadze_worker", "--slots", "0", code=2)
     assert printed == "CommandError: slots is 0: it must be a whole number from 1 to 10000\n"
     assert manage("akadze_migrate", "--database", "notes", code=2).startswith("CommandError: DATABASES['notes']")
+
+
+@pytest.mark.parametrize("command", ["akadze_worker", "akadze_jobs list"])
+def test_a_command_that_finds_no_tables_names_djangos_own_migrate(
+    manage: Manage, server_url: str, database_name: str, command: str
+) -> None:
+    create_database(server_url, database_name)
+    assert "run `manage.py migrate` on it first" in manage(*command.split(), code=1)

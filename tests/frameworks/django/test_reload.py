@@ -40,7 +40,7 @@ def test_a_change_of_the_code_starts_the_worker_again_with_the_new_code(
             SHOP_DEBUG="1",
         )
         note.using(session=connection).enqueue(text="old")
-        wait_until(lambda: notes() == ["old"], timeout=60)
+        wait_until(lambda: notes() == ["old"])
         [first] = workers()
         jobs = project / "shop" / "jobs.py"
         jobs.write_text(
@@ -55,8 +55,8 @@ def test_a_change_of_the_code_starts_the_worker_again_with_the_new_code(
                 return True
             return False
 
-        wait_until(starts_again, timeout=60)
+        wait_until(starts_again)
         # It has stopped in order: its row is gone, and not only its process.
-        wait_until(lambda: len(workers()) == 1 and workers() != [first], timeout=60)
+        wait_until(lambda: len(workers()) == 1 and workers() != [first])
         note.using(session=connection).enqueue(text="old")
-        wait_until(lambda: notes() == ["old", "new code"], timeout=60)
+        wait_until(lambda: notes() == ["old", "new code"])

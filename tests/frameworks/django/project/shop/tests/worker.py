@@ -19,7 +19,7 @@ from akadze.contrib.django.testing import empty_tables
 PROJECT = Path(__file__).parents[2]
 
 
-def wait_until(check: Callable[[], object], *, timeout: float = 30) -> None:
+def wait_until(check: Callable[[], object], *, timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not check():
         if time.monotonic() > deadline:
@@ -50,7 +50,7 @@ class Worker:
         """Wait until it serves, ask it to stop, and return its exit code."""
         wait_until(lambda: "serves queues" in self.log or self._process.poll() is not None)
         self._process.send_signal(number)
-        return self._process.wait(30)
+        return self._process.wait(60)
 
     def end(self) -> None:
         self._process.kill()
