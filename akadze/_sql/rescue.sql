@@ -2,10 +2,10 @@
 -- Each is a pair of statements in one short transaction: the first locks a small batch, the second writes it.
 
 -- name: find_lost
--- Whether lock_lost_jobs would find something. Reads only, along the index of running jobs.
+-- Whether lock_lost_jobs would find something for this worker. Reads only, along the index of running jobs.
 select exists (
   select from akadze.jobs j
-  where j.state = 'running'
+  where j.state = 'running' and j.worker_id is distinct from cast(:rescuer as uuid)
     and not exists (select from akadze.workers w where w.id = j.worker_id and w.heartbeat_at > now() - w.heartbeat_ttl)) as lost
 
 -- name: lock_lost_jobs
@@ -13,9 +13,12 @@ select exists (
 -- Independent of limits and pauses. skip locked: two rescues share the work, and a finish that holds its row wins.
 -- Without order by: nothing waits here, and with one the planner may walk the primary key (140 ms for a million rows).
 -- apart: jobs whose hook has just refused this, which would take the places of others.
+-- rescuer: a worker leaves its own jobs alone. If it was frozen past its lease, it is about to stop and hands them back without
+-- spending an attempt; if only its row is gone or the clock was set, it runs them still, and its next beat says so.
 select j.id
 from akadze.jobs j
 where j.state = 'running' and j.id <> all (cast(:apart as bigint[]))
+  and j.worker_id is distinct from cast(:rescuer as uuid)
   and not exists (select from akadze.workers w where w.id = j.worker_id and w.heartbeat_at > now() - w.heartbeat_ttl)
 limit 100
 for update of j skip locked

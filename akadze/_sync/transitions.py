@@ -118,17 +118,18 @@ def rescue(
     caller: SyncCaller,
     hooks: Hooks,
     *,
+    rescuer: UUID | None = None,
     apart: Collection[int] = (),
     refused: set[int] | None = None,
     longest: float = LONGEST,
 ) -> list[dict[str, Any]]:
     """Take back a batch of lost workers' jobs in the caller's transaction; return id, state and worker_id of each.
 
-    Those in ``apart`` are left alone; those whose hook raises are added to ``refused``. After ``longest`` seconds the
-    rest of the batch is left for the next. Raises Spoilt when the connection is lost or given up in a hook, whose job
-    is in ``refused``.
+    Those in ``apart`` and those of the worker ``rescuer`` itself are left alone; those whose hook raises are added to
+    ``refused``. After ``longest`` seconds the rest of the batch is left for the next. Raises Spoilt when the connection
+    is lost or given up in a hook, whose job is in ``refused``.
     """
-    rows = caller.rows(_LOCK_LOST_JOBS, apart=list(apart))
+    rows = caller.rows(_LOCK_LOST_JOBS, apart=list(apart), rescuer=str(rescuer) if rescuer else None)
     return _move(caller, hooks, [row["id"] for row in rows], _RESCUE_JOBS, RUNNING, refused, longest)
 
 

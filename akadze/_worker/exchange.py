@@ -124,9 +124,9 @@ class Exchange:
         return survey
 
     async def find_lost(self) -> bool:
-        """Tell whether some worker's jobs have to be rescued."""
+        """Tell whether another worker's jobs have to be rescued."""
         held = await self.open()
-        return bool((await held.rows(_FIND_LOST))[0][0])
+        return bool((await held.rows(_FIND_LOST, rescuer=self._worker))[0][0])
 
     async def is_registered(self) -> bool:
         held = await self.open()

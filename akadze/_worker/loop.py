@@ -40,6 +40,8 @@ _SOON: Final = 0.2
 _LOAD: Final = 3
 #: Characters of an outcome from which on it may be to blame when there is no memory to send it.
 _BIG: Final = 1_000_000
+#: Seconds that a cycle has at the least.
+_LEAST: Final = 0.1
 #: Seconds before outcomes whose rows were locked are sent again.
 _AGAIN: Final = 0.02
 
@@ -59,7 +61,7 @@ class Loop:
         wakeup: Wakeup | None,
         poll_interval: float,
         rescue_interval: float,
-        patience: Callable[[], float],
+        lease_left: Callable[[], float],
         outages: Outages,
     ) -> None:
         self._app = app
@@ -71,7 +73,7 @@ class Loop:
         self._wakeup = wakeup
         self._poll_interval = poll_interval
         self._rescue_interval = rescue_interval
-        self._patience = patience
+        self._lease_left = lease_left
         self._outages = outages
         self._threads = BodyThreads("akadze-task")
         self._context = copy_context()
@@ -112,7 +114,7 @@ class Loop:
         while True:
             self._wake.clear()
             try:
-                patience, start = self._patience(), time.monotonic()
+                patience, start = max(self._lease_left(), _LEAST), time.monotonic()
                 async with asyncio.timeout(patience) as scope:
                     nothing = await self._step()
                 outage.over()
@@ -179,7 +181,8 @@ class Loop:
 
     def _claimable(self, writing: int) -> dict[str, int]:
         """Return how many jobs of each queue to claim in an exchange that writes so many outcomes."""
-        free = {} if self.stopping else self._slots.free()
+        # After its lease (of a process that was frozen) it stops any moment, and others would take back what it claims.
+        free = {} if self.stopping or self._lease_left() <= 0 else self._slots.free()
         if self._portion >= MOST:
             return free
         claimable, room = {}, self._portion - writing

@@ -78,7 +78,7 @@ class Serving:
             rewritten=lambda: self._loop.row_rewritten(),
             outages=outages,
         )
-        self._upkeep = Upkeep(app, queues, outages, hook_patience=hook_patience)
+        self._upkeep = Upkeep(app, self.id, queues, outages, hook_patience=hook_patience)
         self._writer = Writer()
         self._wakeup = Wakeup(app, self.id, queues, wake=self._wake, outages=outages) if notify else None
         self._loop = Loop(
@@ -91,7 +91,7 @@ class Serving:
             wakeup=self._wakeup,
             poll_interval=poll_interval.total_seconds(),
             rescue_interval=heartbeat_interval.total_seconds(),
-            patience=lambda: max(self._heartbeat.left, 0.1),
+            lease_left=lambda: self._heartbeat.left,
             outages=outages,
         )
 

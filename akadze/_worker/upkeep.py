@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -43,8 +44,11 @@ class Upkeep:
     tasks have times of their own.
     """
 
-    def __init__(self, app: Akadze, queues: Sequence[str], outages: Outages, *, hook_patience: float) -> None:
+    def __init__(
+        self, app: Akadze, worker_id: UUID, queues: Sequence[str], outages: Outages, *, hook_patience: float
+    ) -> None:
         self._app = app
+        self._worker_id = worker_id
         self._hook_patience = hook_patience
         self._unrescued = LeftAlone()
         self._uncancelled = LeftAlone()
@@ -124,7 +128,7 @@ class Upkeep:
 
     async def _rescue(self) -> bool:
         for _ in range(_BATCHES):
-            rows = await self._move(rescue, self._unrescued)
+            rows = await self._move(partial(rescue, rescuer=self._worker_id), self._unrescued)
             if rows is None:
                 return False
             for row in rows:

@@ -146,17 +146,25 @@ class JobSteps(JobMachine):
         if done:
             self.adopt(job, before, self.tables.now())
 
-    @step(colour=COLOURS, hooked=st.booleans())
-    def rescue(self, colour: str, hooked: bool) -> None:
+    @step(colour=COLOURS, hooked=st.booleans(), by=st.sampled_from([None, 0, 1]))
+    def rescue(self, colour: str, hooked: bool, by: int | None) -> None:
+        """Take back lost jobs, as a worker, which leaves its own alone, or as nobody."""
         before = self.tables.now()
-        lost = self.model.lost(before)
+        rescuer = None if by is None else self.tables.owners[by]
+        lost = [job for job in self.model.lost(before) if rescuer is None or job.owner != rescuer]
         self.tables.told.clear()
         assert self.tables.run(self.tables.workers[0].find_lost()) == any(
-            job.state == "running" and self.model.leases.get(job.owner, -1.0) <= before  # type: ignore[arg-type] # running
+            job.state == "running"
+            and job.owner != self.tables.owners[0]
+            and self.model.leases.get(job.owner, -1.0) <= before  # type: ignore[arg-type] # running
             for job in self.model.jobs.values()
         )
         moved = self.tables.call(
-            colour, (async_transitions.rescue, sync_transitions.rescue), self.tables.hooks(hooked), adapt=True
+            colour,
+            (async_transitions.rescue, sync_transitions.rescue),
+            self.tables.hooks(hooked),
+            adapt=True,
+            rescuer=rescuer,
         )
         assert sorted((row["id"], row["worker_id"]) for row in moved) == sorted(
             (job.id, str(job.owner)) for job in lost

@@ -75,7 +75,7 @@ async def test_if_a_rescue_waited_for_a_finish_it_would_hold_up_all_the_others(
 
     async with lost.client.transaction():
         await lost.finish(begun)
-        waiting = await watcher.start_and_see_waiting(rescuer.run(patient, apart=[]))
+        waiting = await watcher.start_and_see_waiting(rescuer.run(patient, apart=[], rescuer=None))
 
     assert await waiting == []
 

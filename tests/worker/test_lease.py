@@ -323,3 +323,23 @@ async def test_a_worker_whose_loop_stood_still_says_so(
     said = re.search(r"its event loop stood still for ([0-9.]+) s", str(error))
     assert said is not None
     assert float(said[1]) > 0.5
+
+
+async def test_a_worker_that_wakes_after_its_lease_starts_no_other_job(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    @app.task("block")
+    async def block() -> None:
+        time.sleep(1.5)  # noqa: ASYNC251 - as if the process had been frozen
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute("insert into akadze.jobs (task) select 'other' from generate_series(1, 20)")
+
+    @app.task("other")
+    async def other() -> None:
+        pass
+
+    await enqueue(block)
+    served = await serve(heartbeat_interval=0.1, heartbeat_ttl=1, slots=5)
+    assert isinstance(await served.failed(), AkadzeError)
+    rows = await table.rows("select state, run_count, attempt from akadze.jobs order by id")
+    assert [tuple(row.values()) for row in rows] == [("succeeded", 1, 0), *[("queued", 0, 0)] * 20]

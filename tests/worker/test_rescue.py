@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -87,6 +88,30 @@ async def test_a_lost_job_past_its_expiry_is_not_started_again(task: Task[[]], t
     await serve()
     row = await table.ended(job_id)
     assert (row["state"], row["expired"], row["run_count"], row["attempt"]) == ("cancelled", True, 1, 1)
+
+
+async def test_a_worker_takes_back_only_the_jobs_of_others(
+    app: Akadze, task: Task[[]], table: Table, serve: Serve
+) -> None:
+    gate = asyncio.Event()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    own = await enqueue(app.register(wait, name="wait"))
+    worker = await serve(slots=2)
+    await table.in_state(own, "running")
+    # As after a jump of the server's clock: each beat is over at once.
+    await table.rows("update akadze.workers set heartbeat_ttl = interval '-1 day' where id = %s", worker.id)
+    other = await enqueue(task)
+    await lose(table, other)
+    row = await table.ended(other)
+    assert row["error_names"] == ["WorkerLost"]
+    row = await table.job(own)
+    assert (row["state"], row["attempt"], row["run_count"]) == ("running", 0, 1)
+    gate.set()
+    row = await table.ended(own)
+    assert (row["state"], row["attempt"], row["run_count"]) == ("succeeded", 0, 1)
 
 
 async def test_each_workers_own_ttl_decides_by_the_clock_of_the_database(
