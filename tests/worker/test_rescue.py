@@ -90,22 +90,20 @@ async def test_a_lost_job_past_its_expiry_is_not_started_again(task: Task[[]], t
     assert (row["state"], row["expired"], row["run_count"], row["attempt"]) == ("cancelled", True, 1, 1)
 
 
-async def test_a_worker_takes_back_only_the_jobs_of_others(
-    app: Akadze, task: Task[[]], table: Table, serve: Serve
-) -> None:
+async def test_a_worker_takes_back_only_the_jobs_of_others(app: Akadze, table: Table, serve: Serve) -> None:
     gate = asyncio.Event()
 
     async def wait() -> None:
         await gate.wait()
 
     own = await enqueue(app.register(wait, name="wait"))
-    worker = await serve(slots=2)
+    worker = await serve(queues=["default"])
     await table.in_state(own, "running")
     # As after a jump of the server's clock: each beat is over at once.
     await table.rows("update akadze.workers set heartbeat_ttl = interval '-1 day' where id = %s", worker.id)
-    other = await enqueue(task)
+    other = await enqueue(app.register(wait, name="other", queue="unserved"))
     await lose(table, other)
-    row = await table.ended(other)
+    row = await table.in_state(other, "queued")
     assert row["error_names"] == ["WorkerLost"]
     row = await table.job(own)
     assert (row["state"], row["attempt"], row["run_count"]) == ("running", 0, 1)
