@@ -29,12 +29,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "heavy(minutes): takes long or much of the machine, and has a short form; see --full"
+        "markers", "heavy(minutes, short): takes long or much of the machine, and has a short form; see --full"
     )
 
 
 @pytest.hookimpl(trylast=True)  # once -m has taken the others away
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--full") and not any("::" in argument for argument in config.args):
+        # Without a short form of their own; what is asked for by name is run.
+        left_out = [item for item in items if _is_for_full_runs(item)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not _is_for_full_runs(item)]
     if config.getoption("--full"):
         # Each process of xdist is given a part of the list, and takes from those of others once it has done its own. So
         # each part begins with its longest. The one that comes second cannot be taken: it waits, and is the shortest.
@@ -42,6 +48,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         count = getattr(config, "workerinput", {}).get("workercount", 1)
         parts = [items[first::count] for first in range(count)]
         items[:] = [item for part in parts for item in (*part[:1], *part[:0:-1][:1], *part[1:-1])]
+
+
+def _is_for_full_runs(item: pytest.Item) -> bool:
+    return any(mark.kwargs.get("short") is False for mark in item.iter_markers("heavy"))
 
 
 def _minutes(item: pytest.Item) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Table
+from tests.families import few
 from tests.processes import Process, Starter
 from tests.waiting import wait_until
 
@@ -65,7 +66,7 @@ def test_the_log_has_one_line_for_an_event_with_time_level_and_logger(start_work
     assert worker.stdout == ""
 
 
-@pytest.mark.parametrize("pause", [0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0])
+@pytest.mark.parametrize("pause", few([0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0], kept=[0.3, 0.6, 1.0, 1.6]))
 def test_a_signal_while_it_starts_ends_it_with_code_0(start_worker: Starter, pause: float) -> None:
     worker = start_worker(IDLE, *FAST)
     time.sleep(pause)  # the moment is what is tested; any moment will do

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from akadze import Akadze
 from akadze.job import Job
 from akadze.task import Task
 from akadze.testing import drain
+from tests.families import few
 from tests.waiting import until
 from tests.worker.serving import Serve, workers
 from tests.worker.table import Table, enqueue, enqueue_many, open_table
@@ -51,8 +53,13 @@ async def numbered(app: Akadze, table: Table, move: str, many: int) -> list[int]
     return jobs
 
 
-@pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("how", ["raise", "wrap", "swallow"])
+@pytest.mark.parametrize(
+    ("move", "how"),
+    few(
+        product(MOVES, ["raise", "wrap", "swallow"]),
+        kept=[("claim", "raise"), ("finish", "wrap"), ("cancel", "swallow"), ("rescue", "swallow")],
+    ),
+)
 async def test_an_outage_hurts_no_job_whatever_a_hook_makes_of_its_error(
     app: Akadze, table: Table, serve: Serve, move: str, how: str
 ) -> None:
@@ -84,14 +91,22 @@ async def test_an_outage_hurts_no_job_whatever_a_hook_makes_of_its_error(
 
 @pytest.mark.usefixtures("short_transactions")
 @pytest.mark.parametrize(
-    ("short_transactions", "then"),
-    [
-        *[(IDLE_FOR_LONG, then) for then in ("return", "raise", "ask in silence", "hang")],
-        (OPEN_FOR_LONG, "return"),
-    ],
+    ("move", "short_transactions", "then"),
+    few(
+        [
+            *product(MOVES, [IDLE_FOR_LONG], ["return", "raise", "ask in silence", "hang"]),
+            *product(MOVES, [OPEN_FOR_LONG], ["return"]),
+        ],
+        kept=[
+            ("claim", IDLE_FOR_LONG, "return"),
+            ("finish", IDLE_FOR_LONG, "raise"),
+            ("cancel", IDLE_FOR_LONG, "ask in silence"),
+            ("rescue", IDLE_FOR_LONG, "hang"),
+            ("finish", OPEN_FOR_LONG, "return"),
+        ],
+    ),
     indirect=["short_transactions"],
 )
-@pytest.mark.parametrize("move", MOVES)
 async def test_a_hook_that_takes_longer_than_the_server_allows_keeps_no_other_job_waiting(
     database_url: str, move: str, then: str
 ) -> None:
@@ -120,8 +135,10 @@ async def test_a_hook_that_takes_longer_than_the_server_allows_keeps_no_other_jo
 
 @pytest.mark.usefixtures("short_transactions")
 @pytest.mark.parametrize("short_transactions", [OPEN_FOR_LONG], indirect=True)
-@pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("asks", ["", "in silence"])
+@pytest.mark.parametrize(
+    ("move", "asks"),
+    few(product(MOVES, ["", "in silence"]), kept=[("claim", ""), ("finish", "in silence"), ("rescue", "")]),
+)
 async def test_hooks_that_together_take_longer_than_the_server_allows_are_called_for_fewer_jobs(
     database_url: str, move: str, asks: str
 ) -> None:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from akadze import Akadze, EnqueueError, Retry, Snooze, current
+from tests.families import FULL
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
 
@@ -74,6 +75,7 @@ async def test_arguments_of_more_values_than_the_database_takes_are_refused(app:
         await enqueue(task, {"numbers": [1] * TOO_MANY})
 
 
+@FULL  # half a minute for one text of 25 MB
 async def test_a_text_may_hold_as_many_commas_as_it_likes(app: Akadze, table: Table) -> None:
     @app.task("task")
     async def task(text: str) -> None:

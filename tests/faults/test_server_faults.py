@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import akadze
 from akadze import AkadzeError, dev
 from tests.database import create_database, drop_database
+from tests.families import few
 from tests.faults.breaking import FAULTS, SETTINGS, Gate, SteadyTable
 from tests.faults.points import POINTS, Scene
 from tests.waiting import until
@@ -57,8 +59,11 @@ def said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
     return any(text in record.getMessage() for record in caplog.records if record.name == "akadze.worker")
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "point"),
+    # Each fault and each point at least once.
+    few(product(FAULTS, POINTS), kept=[*zip(cycle(FAULTS), POINTS, strict=False), ("killed", "finish")]),
+)
 async def test_a_worker_goes_on_by_itself_and_nothing_is_lost_or_spent(
     stage: Stage, fault: str, point: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,7 +94,7 @@ async def test_a_worker_goes_on_by_itself_and_nothing_is_lost_or_spent(
     assert await table.value("select count(*) = 0 from akadze.workers where hostname <> 'elsewhere'")
 
 
-@pytest.mark.parametrize("point", ["claim", "run", "finish"])
+@pytest.mark.parametrize("point", few(["claim", "run", "finish"], kept=["run"]))
 async def test_a_worker_whose_lease_ends_while_the_server_is_away_stops_and_another_takes_its_jobs(
     stage: Stage, point: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from akadze._cron import Cron
+from tests.families import FULL
 from tests.fires import between
 
 MINUTE = timedelta(minutes=1)
@@ -132,11 +133,22 @@ def minutes_from(start: datetime, end: datetime) -> Iterable[datetime]:
         start += MINUTE
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(fields=FIELDS, window=st.sampled_from(WINDOWS))
 def test_fires_are_those_of_a_clock_on_the_wall_watched_minute_by_minute(
     fields: tuple[Field, ...], window: tuple[str, str]
 ) -> None:
+    compare(fields, window)
+
+
+@FULL
+@settings(max_examples=500, deadline=None)
+@given(fields=FIELDS, window=st.sampled_from(WINDOWS))
+def test_the_same_for_many_expressions(fields: tuple[Field, ...], window: tuple[str, str]) -> None:
+    compare(fields, window)
+
+
+def compare(fields: tuple[Field, ...], window: tuple[str, str]) -> None:
     timezone, day = window
     start, end = at(day), at(day) + 3 * DAY
     expression = " ".join(field.text for field in fields)

@@ -11,6 +11,7 @@ import pytest
 
 from akadze import Akadze, dev
 from tests.database import create_database
+from tests.families import few
 from tests.frameworks.django.conftest import Manage
 from tests.waiting import wait_until
 
@@ -53,11 +54,15 @@ class Shop:
         return int(count)
 
 
+#: Connections that Django keeps from one use to the next.
+LASTING = {"SHOP_CONN_MAX_AGE": "60", "SHOP_CONN_HEALTH_CHECKS": "1"}
+
+
 def _never(seconds: float = 0) -> None:
     raise AssertionError("run by the test's own app")
 
 
-@pytest.mark.parametrize("environment", [{}, {"SHOP_CONN_MAX_AGE": "60", "SHOP_CONN_HEALTH_CHECKS": "1"}], ids=str)
+@pytest.mark.parametrize("environment", few([{}, LASTING], kept=[LASTING]), ids=str)
 def test_no_more_connections_than_slots_stay_and_all_jobs_succeed_after_a_restart_of_the_database(
     own_server: dev.Server, tmp_path: Path, environment: dict[str, str]
 ) -> None:

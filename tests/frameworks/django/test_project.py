@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import django
 import pytest
 
 from tests.database import create_database
+from tests.families import few
 from tests.frameworks.django.conftest import PROJECT, Manage
 
 MODULES = sorted(path.stem for path in (PROJECT / "shop" / "tests").glob("tests_*.py"))
+ON_TASKS = [module for module in MODULES if module.startswith("tests_tasks")]
+#: What takes long runs beside the others.
+LONG = ["tests_worker"]
+GROUPS = {"worker": LONG, "others": [module for module in MODULES if module not in {*LONG, *ON_TASKS}]}
 
 #: What has to do with the driver of Django's connection.
 ON_DRIVERS = ["tests_enqueue", "tests_models"]
@@ -23,24 +29,29 @@ DRIVERS = {
 }
 
 
-def check(printed: str) -> None:
-    """Make sure that it ran something."""
+def run(manage: Manage, modules: list[str], **options: Any) -> None:
+    """Run them, and make sure that something was run."""
+    printed = manage("test", *[f"shop.tests.{module}" for module in modules], "--noinput", **options)
     ran = re.search(r"^Ran (\d+) tests? in", printed, re.MULTILINE)
     assert ran is not None, printed
     assert int(ran[1]) > 0, printed
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_the_tests_of_the_project_pass(manage: Manage, module: str) -> None:
-    if module.startswith("tests_tasks") and django.VERSION < (6, 0):
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_tests_of_the_project_pass(manage: Manage, group: str) -> None:
+    run(manage, GROUPS[group])
+
+
+@pytest.mark.parametrize("module", ON_TASKS)
+def test_those_on_djangos_own_tasks_pass(manage: Manage, module: str) -> None:
+    if django.VERSION < (6, 0):
         pytest.skip(f"django.tasks came with Django 6.0, and this is {django.get_version()}")
-    check(manage("test", f"shop.tests.{module}", "--noinput"))
+    run(manage, [module])
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", few(DRIVERS, kept=["psycopg2"]))
 def test_they_pass_on_each_driver_and_option_of_djangos_connection(manage: Manage, driver: str) -> None:
-    modules = [f"shop.tests.{module}" for module in ON_DRIVERS]
-    check(manage("test", *modules, "--noinput", environment=DRIVERS[driver]))
+    run(manage, ON_DRIVERS, environment=DRIVERS[driver])
 
 
 def test_wrong_use_of_a_command_ends_with_2_and_a_line(manage: Manage) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import product
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.families import few
 from tests.processes import is_alive
 from tests.unit.dev.servers import Parent
 from tests.waiting import wait_until
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(
+    ("number", "durable"),
+    few(
+        product([signal.SIGKILL, signal.SIGTERM], [False, True]),
+        kept=[(signal.SIGKILL, False), (signal.SIGTERM, True)],
+    ),
+)
 def test_a_killed_parent_leaves_no_server_and_no_folder(
     parents: list[Parent], number: signal.Signals, durable: bool
 ) -> None:
