@@ -14,6 +14,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.forked import Forked, can_be_forked
 from tests.waiting import PATIENCE, wait_until
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "akadze"
@@ -34,7 +35,7 @@ def is_alive(pid: int) -> bool:
 class Process:
     """An `akadze` command, or another program, that runs until it ends, or until the end of the test.
 
-    Its output goes to files.
+    Its output goes to files. `anew`: by an interpreter that starts from nothing, where a fork would do as well.
     """
 
     def __init__(
@@ -45,9 +46,22 @@ class Process:
         name: str,
         environment: Mapping[str, str],
         program: Path | None = None,
+        anew: bool = True,
     ) -> None:
         self._stdout = directory / f"{name}.stdout"
         self._stderr = directory / f"{name}.stderr"
+        self._process: subprocess.Popen[bytes] | Forked
+        if not anew and can_be_forked(environment):
+            for path in (self._stdout, self._stderr):
+                path.touch()
+            self._process = Forked(
+                arguments,
+                directory=directory,
+                stdout=self._stdout,
+                stderr=self._stderr,
+                environment={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            )
+            return
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [program or COMMAND, *arguments],
@@ -111,6 +125,7 @@ class Process:
         """Kill the process and its children, and show its log with a failing test."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # one that was forked just now has no group of its own yet
         self._process.wait()
         print(f"--- stdout of {self.pid}\n{self.stdout}--- stderr of {self.pid}, exit {self.returncode}\n{self.stderr}")
 
@@ -118,8 +133,9 @@ class Process:
 class Starter:
     """Starts `akadze worker` for an app whose module is given as text."""
 
-    def __init__(self, directory: Path, database_url: str) -> None:
+    def __init__(self, directory: Path, database_url: str, *, anew: bool = False) -> None:
         self._directory = directory
+        self._anew = anew
         self._database_url = database_url
         self._started: list[Process] = []
 
@@ -132,7 +148,7 @@ class Starter:
         """
         number = len(self._started) + 1
         (self._directory / f"worker{number}.py").write_text(dedent(source))
-        return self.command("worker", f"worker{number}:{app}", *options, environment=environment)
+        return self._start(["worker", f"worker{number}:{app}", *options], environment, anew=self._anew)
 
     def program(self, source: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
         """Start a Python program given as text, which finds its database in AKADZE_DATABASE_URL."""
@@ -143,7 +159,12 @@ class Starter:
         return self._start(list(arguments), environment)
 
     def _start(
-        self, arguments: list[str], environment: Mapping[str, str] | None, program: Path | None = None
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str] | None,
+        program: Path | None = None,
+        *,
+        anew: bool = True,
     ) -> Process:
         process = Process(
             arguments,
@@ -151,6 +172,7 @@ class Starter:
             name=f"process{len(self._started) + 1}",
             environment={"AKADZE_DATABASE_URL": self._database_url, **(environment or {})},
             program=program,
+            anew=anew,
         )
         self._started.append(process)
         return process

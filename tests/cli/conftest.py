@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from typer.testing import CliRunner
 
 from akadze.cli.commands import app as commands
-from tests.processes import COMMAND
+from tests.processes import COMMAND, Starter
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,11 @@ def command(database_url: str, tmp_path: Path) -> Cli:
 def person(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the commands believe that a person at a terminal reads them."""
     monkeypatch.setattr("akadze.cli.output._for_person", lambda: True)
+
+
+@pytest.fixture
+def start_worker(tmp_path: Path, database_url: str) -> Iterator[Starter]:
+    """As elsewhere, but each process begins with its interpreter, as users start it."""
+    starter = Starter(tmp_path, database_url, anew=True)
+    yield starter
+    starter.end()

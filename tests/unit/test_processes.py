@@ -80,12 +80,46 @@ def test_a_killed_worker_leaves_its_supervised_children_to_the_end_of_the_test(s
     starter.end()
 
 
-def test_the_module_of_a_worker_is_written_where_it_runs(starter: Starter, tmp_path: Path) -> None:
-    process = starter(
+@pytest.fixture(params=[False, True], ids=["forked", "anew"])
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starter]:
+    """A starter of real workers, of both kinds."""
+    starter = Starter(tmp_path, "postgresql://localhost/somewhere_test", anew=request.param)
+    yield starter
+    starter.end()
+
+
+def test_the_module_of_a_worker_is_written_where_it_runs(workers: Starter, tmp_path: Path) -> None:
+    process = workers(
         """
-        import akadze
-        app = 1
-        """
+        import os, signal, sys
+        print(os.environ["AKADZE_DATABASE_URL"], os.environ["MORE"], os.getcwd(), os.getpid() == os.getsid(0))
+        print(sys.argv[1:], signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM), file=sys.stderr)
+        os._exit(3)
+        """,
+        "--slots",
+        "2",
+        environment={"MORE": "more"},
     )
-    process.wait()  # Python knows no file named "worker"
-    assert (tmp_path / "worker1.py").read_text().strip() == "import akadze\napp = 1"
+    assert process.wait() == 3
+    assert (tmp_path / "worker1.py").read_text().startswith("\nimport os, signal, sys\n")
+    assert process.stdout == f"postgresql://localhost/somewhere_test more {tmp_path} True\n"
+    assert process.stderr == "['worker', 'worker1:app', '--slots', '2'] True\n"
+
+
+def test_a_worker_is_ended_with_what_it_has_started(workers: Starter) -> None:
+    process = workers("import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid); time.sleep(600)")
+    wait_until(lambda: process.stdout.endswith("\n"))
+    pid = int(process.stdout)
+    assert is_alive(pid)
+    workers.end()
+    wait_until(lambda: not is_alive(pid))
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_signal_reaches_a_worker(workers: Starter) -> None:
+    process = workers("import time; print('importing'); time.sleep(600)")
+    process.wait_for_output("importing")
+    with pytest.raises(pytest.fail.Exception, match="still runs"):
+        process.wait(timeout=0.01)
+    process.terminate()
+    assert process.wait() == 0
