@@ -24,12 +24,15 @@ pytest_plugins = ["tests.database", "tests.processes", "pytester"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the tests marked as heavy in full, not in short forms")
+    parser.addoption(
+        "--full", action="store_true", help="run all tests marked as heavy, and in full, not in short forms"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "heavy(minutes, short): takes long or much of the machine, and has a short form; see --full"
+        "markers",
+        "heavy(minutes, short): takes long, or much of the machine, and has a short form unless short=False: --full",
     )
 
 

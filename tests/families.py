@@ -16,6 +16,8 @@ def few(parameters: Iterable[Any], *, kept: Collection[Any]) -> list[Any]:
 
     Parameters of several names are tuples.
     """
+    parameters = list(parameters)
+    assert all(values in parameters for values in kept), f"{kept!r} are not all among {parameters!r}"
     return [_param(values) if values in kept else _param(values, marks=FULL) for values in parameters]
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -35,7 +35,7 @@ def is_alive(pid: int) -> bool:
 class Process:
     """An `akadze` command, or another program, that runs until it ends, or until the end of the test.
 
-    Its output goes to files. `anew`: by an interpreter that starts from nothing, where a fork would do as well.
+    Its output goes to files. `anew`: start a new interpreter even where a fork would do.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class Process:
 
 
 class Starter:
-    """Starts `akadze worker` for an app whose module is given as text."""
+    """Starts `akadze worker` for an app whose module is given as text, forked (`tests.forked`) unless `anew` is set."""
 
     def __init__(self, directory: Path, database_url: str, *, anew: bool = False) -> None:
         self._directory = directory
-        self._anew = anew
+        self.anew = anew
         self._database_url = database_url
         self._started: list[Process] = []
 
@@ -148,7 +148,7 @@ class Starter:
         """
         number = len(self._started) + 1
         (self._directory / f"worker{number}.py").write_text(dedent(source))
-        return self._start(["worker", f"worker{number}:{app}", *options], environment, anew=self._anew)
+        return self._start(["worker", f"worker{number}:{app}", *options], environment, anew=self.anew)
 
     def program(self, source: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
         """Start a Python program given as text, which finds its database in AKADZE_DATABASE_URL."""
@@ -178,8 +178,9 @@ class Starter:
         return process
 
     def end(self) -> None:
-        for process in self._started:
-            process.end()
+        with ExitStack() as stack:  # each of them, whatever becomes of the others
+            for process in self._started:
+                stack.callback(process.end)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from akadze.demo.screen import Screen
 from akadze.demo.show import refusal, show
 from akadze.demo.stage import Notes, Stage
 from tests.database import with_database
+from tests.families import FULL
 from tests.processes import COMMAND, Process
 from tests.waiting import wait_until
 
@@ -90,6 +91,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 
 
 @needs_server
+@FULL
 def test_a_kept_demo_can_be_looked_into_with_the_commands_that_it_names(kept: Kept, tmp_path: Path) -> None:
     assert kept.code == 0
     assert [command for command in kept.commands if command.startswith("akadze worker ")] == [

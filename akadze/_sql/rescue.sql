@@ -14,7 +14,7 @@ select exists (
 -- Without order by: nothing waits here, and with one the planner may walk the primary key (140 ms for a million rows).
 -- apart: jobs whose hook has just refused this, which would take the places of others.
 -- rescuer: a worker leaves its own jobs alone. If it was frozen past its lease, it is about to stop and hands them back without
--- spending an attempt; if only its row is gone or the clock was set, it runs them still, and its next beat says so.
+-- spending an attempt; if only its row is gone or the clock was set, it runs them still, and its next beat makes it alive again.
 select j.id
 from akadze.jobs j
 where j.state = 'running' and j.id <> all (cast(:apart as bigint[]))

@@ -40,7 +40,7 @@ _SOON: Final = 0.2
 _LOAD: Final = 3
 #: Characters of an outcome from which on it may be to blame when there is no memory to send it.
 _BIG: Final = 1_000_000
-#: Seconds that a cycle has at the least.
+#: Seconds that a cycle has at least.
 _LEAST: Final = 0.1
 #: Seconds before outcomes whose rows were locked are sent again.
 _AGAIN: Final = 0.02
@@ -181,8 +181,8 @@ class Loop:
 
     def _claimable(self, writing: int) -> dict[str, int]:
         """Return how many jobs of each queue to claim in an exchange that writes so many outcomes."""
-        # After its lease (of a process that was frozen) it stops any moment, and others would take back what it claims.
-        free = {} if self.stopping or self._lease_left() <= 0 else self._slots.free()
+        # Others would take back what it claims after its lease.
+        free = {} if self.stopping or self._lease_is_over else self._slots.free()
         if self._portion >= MOST:
             return free
         claimable, room = {}, self._portion - writing
@@ -219,6 +219,11 @@ class Loop:
         return True
 
     @property
+    def _lease_is_over(self) -> bool:
+        """The process was frozen, or something has blocked its loop. It stops any moment, unless a late beat comes."""
+        return self._lease_left() <= 0
+
+    @property
     def _listening(self) -> bool:
         return self._wakeup is not None and self._wakeup.works
 
@@ -240,6 +245,8 @@ class Loop:
         # Not always the whole interval, so that idle workers do not poll in step.
         pause = self._poll_interval * random.uniform(0.75, 1)  # noqa: S311 - jitter, no secret
         pause = min(pause, max(self._next_due - time.monotonic(), 0))
+        if self._lease_is_over:
+            pause = min(pause, _LEAST)
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
@@ -255,7 +262,8 @@ class Loop:
         if survey.next_in is not None:
             self._next_due = min(self._next_due, time.monotonic() + max(survey.next_in, 0))
         lost = False
-        if now >= self._next_rescue:
+        # Those whose lease is over may have been frozen together, and are about to hand their jobs back.
+        if now >= self._next_rescue and not self._lease_is_over:
             lost = await self._exchange.find_lost()
             self._next_rescue = now + self._rescue_interval
         self._upkeep.tell(lost=lost, doomed=survey.doomed, unknown=survey.unknown)
@@ -334,7 +342,10 @@ class Loop:
 
     async def _run(self, run: ClaimedRun) -> None:
         try:
-            move = await run_body_async(run, self._threads, lambda: run.taken_back)
+            if self._lease_is_over:  # since the claim: others may run it by now
+                move: _verdict.Move | None = _verdict.HAND_BACK
+            else:
+                move = await run_body_async(run, self._threads, lambda: run.taken_back)
         except GeneratorExit as error:
             if run.running is not None and not _is_current(run.running):
                 raise  # it did not stop when it was cancelled, was handed back, and now the loop is gone

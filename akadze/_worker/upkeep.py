@@ -33,7 +33,7 @@ _BATCHES = 10
 #: Seconds for which a job is left alone whose hook raised, and one whose hook did not return.
 _REFUSED_FOR = 1.0
 _HUNG_FOR = 60.0
-#: Seconds that the hooks of one batch have at the least.
+#: Seconds that the hooks of one batch have at least.
 _SHORTEST = 0.05
 
 

@@ -100,7 +100,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def start_worker(tmp_path: Path, database_url: str) -> Iterator[Starter]:
-    """As elsewhere, but each process begins with its interpreter, as users start it."""
+    """As elsewhere, but each process starts a new interpreter, as those of users do."""
     starter = Starter(tmp_path, database_url, anew=True)
     yield starter
     starter.end()

@@ -176,7 +176,7 @@ async def mail() -> None:
 """
 
 
-@pytest.mark.parametrize("body", [STUBBORN, BLOCKING, IN_A_THREAD, LEFT_BEHIND])
+@pytest.mark.parametrize("body", few([STUBBORN, BLOCKING, IN_A_THREAD, LEFT_BEHIND], kept=[STUBBORN, IN_A_THREAD]))
 def test_a_body_that_does_not_end_cannot_hold_up_the_exit(start_worker: Starter, table: Table, body: str) -> None:
     worker = start_worker(HEAD + body, *FAST, "--shutdown-timeout", "1")
     job_id = table.insert()

@@ -8,6 +8,7 @@ import httpx
 
 from tests.examples.conftest import Rows
 from tests.examples.example import Example
+from tests.families import FULL
 from tests.waiting import wait_until
 
 EXAMPLE = "django"
@@ -15,6 +16,7 @@ EXAMPLE = "django"
 _ADDRESS = re.compile(r"at (http://127\.0\.0\.1:\d+)/")
 
 
+@FULL
 def test_the_readme_can_be_followed(example: Example) -> None:
     assert example.commands == [
         "pip install -r requirements.txt",

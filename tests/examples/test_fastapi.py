@@ -6,11 +6,13 @@ import httpx
 
 from tests.examples.conftest import Rows
 from tests.examples.example import Example, address_of
+from tests.families import FULL
 from tests.waiting import wait_until
 
 EXAMPLE = "fastapi"
 
 
+@FULL
 def test_the_readme_can_be_followed(example: Example) -> None:
     assert example.commands == [
         "pip install -r requirements.txt",

@@ -137,7 +137,7 @@ async def test_a_hook_that_takes_longer_than_the_server_allows_keeps_no_other_jo
 @pytest.mark.parametrize("short_transactions", [OPEN_FOR_LONG], indirect=True)
 @pytest.mark.parametrize(
     ("move", "asks"),
-    few(product(MOVES, ["", "in silence"]), kept=[("claim", ""), ("finish", "in silence"), ("rescue", "")]),
+    few(product(MOVES, ["", "in silence"]), kept=[("finish", "in silence"), ("rescue", "")]),
 )
 async def test_hooks_that_together_take_longer_than_the_server_allows_are_called_for_fewer_jobs(
     database_url: str, move: str, asks: str

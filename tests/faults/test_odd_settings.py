@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 import akadze.sync
 from akadze import Akadze, current, list_jobs, list_limits, set_limit
+from tests.families import few
 from tests.worker.serving import workers
 from tests.worker.table import enqueue, open_table
 
@@ -50,7 +51,7 @@ def setting(request: pytest.FixtureRequest, database_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("alter database {} reset all").format(database))
 
 
-@pytest.mark.parametrize("hooked", [False, True], ids=["", "with hooks"])
+@pytest.mark.parametrize("hooked", few([False, True], kept=[False]), ids=["", "with hooks"])
 async def test_a_worker_does_all_of_its_work(setting: str, database_url: str, hooked: bool) -> None:
     app = Akadze(database_url=database_url)
     moves: list[Any] = []

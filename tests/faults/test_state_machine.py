@@ -76,6 +76,11 @@ WRONG = [
     ([exchange], "_TAKE_CHOSEN", ("insert into akadze.limit_starts (key, started_at)\n  select", "select")),
     (TRANSITIONS, "_RESCUE_JOBS", ("when j.cancel_requested_at is not null then 'cancelled'", "")),
     (TRANSITIONS, "_LOCK_LOST_JOBS", (" and w.heartbeat_at > now() - w.heartbeat_ttl", "")),
+    (
+        TRANSITIONS,
+        "_LOCK_LOST_JOBS",
+        ("j.worker_id is distinct from cast(:rescuer as uuid)", "(cast(:rescuer as uuid) is null or true)"),
+    ),
     ([async_jobs, sync_jobs], "_REQUEUE_JOB", ("expires_at = null, ", "")),
     ([context], "_COMPLETE_RUN", ("and j.run_count = cast(:run as integer)", "")),
 ]

@@ -36,6 +36,11 @@ print("imported", flush=True)
 """
 
 
+@pytest.fixture(autouse=True)
+def _new_interpreters(world: World) -> None:
+    world.start_anew()
+
+
 def exit_code(process: Process, *, within: float = 30) -> int:
     """Return the exit code of a process that has told neither a traceback nor an ignored exception."""
     code = process.wait(within)

@@ -48,6 +48,10 @@ class World:
         akadze.sync.migrate(url)
         runs.create(url)
 
+    def start_anew(self) -> None:
+        """Let workers start a new interpreter, which also ends as those of users do."""
+        self._starter.anew = True
+
     def worker(
         self,
         source: str,

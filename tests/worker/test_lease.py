@@ -51,7 +51,7 @@ async def test_a_healthy_worker_keeps_its_jobs_for_many_times_the_ttl(app: Akadz
         runs.append((current().job.id, current().job.worker_id))
         await asyncio.sleep(2.5)
 
-    jobs = await enqueue_many(long, [{}] * 4)
+    jobs = await enqueue_many(long, [{}] * 2)
     first = await serve(slots=4, heartbeat_interval=0.05, heartbeat_ttl=0.8)
     for job_id in jobs:
         await table.in_state(job_id, "running")
@@ -328,18 +328,43 @@ async def test_a_worker_whose_loop_stood_still_says_so(
 async def test_a_worker_that_wakes_after_its_lease_starts_no_other_job(
     app: Akadze, database_url: str, table: Table, serve: Serve
 ) -> None:
-    @app.task("block")
+    @app.task("block", priority=1)
     async def block() -> None:
         time.sleep(1.5)  # noqa: ASYNC251 - as if the process had been frozen
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute("insert into akadze.jobs (task) select 'other' from generate_series(1, 20)")
 
     @app.task("other")
-    async def other() -> None:
+    def other() -> None:
         pass
 
     await enqueue(block)
-    served = await serve(heartbeat_interval=0.1, heartbeat_ttl=1, slots=5)
+    claimed = await enqueue_many(other, [{}] * 2)
+    served = await serve(heartbeat_interval=0.1, heartbeat_ttl=1, slots=3)
     assert isinstance(await served.failed(), AkadzeError)
-    rows = await table.rows("select state, run_count, attempt from akadze.jobs order by id")
-    assert [tuple(row.values()) for row in rows] == [("succeeded", 1, 0), *[("queued", 0, 0)] * 20]
+    rows = await table.rows("select id, state, run_count, attempt from akadze.jobs order by id")
+    assert [tuple(row.values())[1:] for row in rows] == [
+        ("succeeded", 1, 0),
+        *[("queued", 1, 0)] * len(claimed),
+        *[("queued", 0, 0)] * 20,
+    ]
+
+
+async def test_workers_that_wake_after_their_leases_together_take_nothing_from_each_other(
+    app: Akadze, database_url: str, table: Table, serve: Serve
+) -> None:
+    @app.task("long")
+    async def long() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)  # to wind up
+            raise
+
+    jobs = await enqueue_many(long, [{}] * 2)
+    served = [await serve(heartbeat_interval=0.1, heartbeat_ttl=1) for _ in jobs]
+    await table.until("select count(*) = 2 from akadze.jobs where state = 'running'")
+    time.sleep(1.5)  # noqa: ASYNC251 - as if the machine had been frozen
+    for one in served:
+        assert isinstance(await one.failed(), AkadzeError)
+    assert {(row["state"], row["run_count"], row["attempt"]) for row in await table.jobs(*jobs)} == {("queued", 1, 0)}

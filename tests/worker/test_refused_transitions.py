@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from akadze import Akadze, current
 from akadze.job import Job
+from tests.families import few
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
 
@@ -154,7 +155,10 @@ async def test_a_complete_tx_that_a_hook_refuses_is_an_error_of_the_run_and_take
     assert await table.value("select count(*) from public.written") == 1
 
 
-@pytest.mark.parametrize("refuse", REFUSALS)
+@pytest.mark.parametrize(
+    "refuse",
+    few(REFUSALS, kept=[_time_a_statement_out_in_silence, _close_the_connection, _end_the_session, _raise_error]),
+)
 async def test_a_start_that_a_hook_refuses_leaves_its_own_job_queued(
     app: Akadze, table: Table, serve: Serve, refuse: Any
 ) -> None:

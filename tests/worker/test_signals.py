@@ -243,6 +243,7 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing_and_exits_non_zero(
     rows: Rows, start_worker: Starter, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
+    start_worker.anew = True
     first = start_worker(SOURCE, *FAST, "--slots", "3")
     returns, raises, completes = [
         rows.enqueue("gated", json.dumps({"gate": str(gate), "how": how}), max_attempts=2)[0]
@@ -273,6 +274,7 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing_and_exits_non_zero(
 def test_a_worker_that_wakes_after_its_lease_while_nobody_took_its_job_hands_it_back(
     rows: Rows, start_worker: Starter
 ) -> None:
+    start_worker.anew = True
     worker = start_worker(SOURCE, *FAST)
     (job_id,) = rows.enqueue("long", '{"seconds": 600}')
     running(rows, worker)
