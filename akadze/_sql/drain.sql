@@ -43,10 +43,13 @@ select c.id, c.task, c.queue, c.priority, cast(c.args as text) as args, cast(c.m
 from claimed c
 
 -- name: find_ready
--- The task of a job that is ready whatever its limits say, one that is not registered first. Reads only.
-select j.task, j.task = any (cast(:tasks as text[])) as known
+-- A job that is ready whatever its limits say: one whose task is not registered first, one that its limit never lets start (closed)
+-- last. Reads only.
+select j.task, j.task = any (cast(:tasks as text[])) as known, m.key is not null as limited,
+  (least(m.max_running, m.max_starts) = 0) is true as closed
 from akadze.jobs j
+left join akadze.limits m on m.key = j.limit_key
 where j.state = 'queued' and j.run_at <= statement_timestamp() and j.id <> all (cast(:put_off as bigint[]))
   and not exists (select from akadze.queue_pauses p where p.queue = j.queue)
-order by j.task = any (cast(:tasks as text[])), j.id
+order by j.task = any (cast(:tasks as text[])), closed, j.id
 limit 1

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID, uuid4
 
 from akadze import _rows
@@ -42,15 +43,15 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     """Run every job that is ready now, one after another. Jobs scheduled in the future stay queued.
 
     Ready means a claim can take it, or a step cancels it (cancel requested, expired). Jobs of a paused queue stay
-    queued. Whether a limit holds a job back is not looked at: such a job keeps drain stepping until its window passes
-    or ``limit`` runs out.
+    queued. A job that a limit holds back keeps drain stepping until its window passes or ``limit`` runs out; under a
+    limit of 0, which lets nothing start, drain ends when no other job is left.
 
     With ``session``, an open connection or session, everything happens in its own open transaction: jobs that it has
     not committed are run, and all of it vanishes with its rollback. A job that fails leaves the transaction usable.
 
     Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
-    still ready after ``limit`` runs, if another transaction keeps hold of a job that has run, or if the session cannot
-    be used.
+    still ready after ``limit`` runs or wait under a limit of 0, if another transaction keeps hold of a job that has
+    run, or if the session cannot be used.
     """
     if not isinstance(app, Akadze):
         raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose jobs are to be run")
@@ -80,14 +81,17 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
                     put_off.append(run.id)
             elif ready is None:
                 return
+            elif ready["closed"]:
+                raise AkadzeError(
+                    f"jobs of task {ready['task']!r} are ready, but the limit of their limit_key is 0, so none of them "
+                    "ever starts: clear that limit or raise it before the drain"
+                )
             else:
                 drain_pause_sync()
         with _step(app, joined) as caller:
             ready = _ready(app, caller, put_off)
         if ready is not None:
-            raise AkadzeError(
-                f"jobs of task {ready!r} are still ready after {limit} runs: raise limit, or see what makes them"
-            )
+            raise AkadzeError(_left(ready, runs, held_back=run is None))
     except Spoilt as spoilt:
         raise spoilt.error from spoilt.error.__cause__
     finally:
@@ -113,14 +117,20 @@ def _claim(
     return ClaimedRun(app, worker_id, _rows.claimed(rows[0]), joined)
 
 
-def _ready(app: Akadze, caller: SyncCaller, put_off: list[int]) -> str | None:
+def _ready(app: Akadze, caller: SyncCaller, put_off: list[int]) -> dict[str, Any] | None:
     rows = caller.rows(_FIND_READY, tasks=sorted(app.tasks), put_off=put_off)
     if not rows:
         return None
-    task: str = rows[0]["task"]
     if not rows[0]["known"]:
-        raise AkadzeError(f"a job of task {task!r} is ready, but the task is not registered on this app")
-    return task
+        raise AkadzeError(f"a job of task {rows[0]['task']!r} is ready, but the task is not registered on this app")
+    return rows[0]
+
+
+def _left(ready: dict[str, Any], runs: int, *, held_back: bool) -> str:
+    left = f"jobs of task {ready['task']!r} are still ready after {runs} runs"
+    if held_back and ready["limited"]:
+        return f"{left}, held back by the limit of their limit_key: clear that limit or raise it before the drain"
+    return f"{left}: give drain a higher limit, or see what makes them"
 
 
 def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> bool:

@@ -128,7 +128,7 @@ async def test_a_job_that_a_limit_holds_back_makes_drain_step_until_its_runs_are
         await set_limit(connection, "k", max_starts=2, window=timedelta(hours=1))
         await work.using(session=connection, limit_key="k", priority=9).enqueue_many([{}] * 3)
         await work.using(session=connection).enqueue_many([{}] * 2)
-    with pytest.raises(AkadzeError, match="task 'work' are still ready after 6 runs"):
+    with pytest.raises(AkadzeError, match="task 'work' are still ready after 6 runs, held back by the limit of their"):
         await drain(app, limit=6)
     assert await states(rows) == ["succeeded", "succeeded", "queued", "succeeded", "succeeded"]
     assert await rows("select key from akadze.limit_starts") == [{"key": "k"}, {"key": "k"}]
@@ -146,17 +146,22 @@ async def test_drain_goes_on_when_the_window_has_passed(engine: Engine, work: An
     assert row == {"apart": True}
 
 
-async def test_zero_running_lets_none_start(engine: Engine, work: Any, app: Akadze, rows: Rows) -> None:
+@pytest.mark.parametrize(
+    "zero", [{"max_running": 0}, {"max_starts": 0, "window": timedelta(hours=1)}, {"max_running": 0, "max_starts": 5}]
+)
+async def test_zero_lets_none_start(zero: dict[str, Any], engine: Engine, work: Any, app: Akadze, rows: Rows) -> None:
     async with engine.begin() as connection:
-        await set_limit(connection, "k", 0)
+        await set_limit(connection, "k", **({"window": timedelta(hours=1)} | zero if "max_starts" in zero else zero))
         await work.using(session=connection, limit_key="k").enqueue()
-    with pytest.raises(AkadzeError, match="still ready"):
-        await drain(app, limit=2)
-    assert await states(rows) == ["queued"]
+        await work.using(session=connection).enqueue()
+    with pytest.raises(AkadzeError, match="'work' are ready, but the limit of their limit_key is 0"):
+        await drain(app)  # at once: that many steps would take most of a minute
+    assert await states(rows) == ["queued", "succeeded"]
     async with engine.begin() as connection:
+        await clear_limit(connection, "k")
         await set_limit(connection, "k", 1)
     await drain(app)
-    assert await states(rows) == ["succeeded"]
+    assert await states(rows) == ["succeeded"] * 2
 
 
 async def test_running_jobs_of_others_count(engine: Engine, work: Any, app: Akadze, rows: Rows) -> None:

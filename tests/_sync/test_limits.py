@@ -130,7 +130,7 @@ def test_a_job_that_a_limit_holds_back_makes_drain_step_until_its_runs_are_out(
         set_limit(connection, "k", max_starts=2, window=timedelta(hours=1))
         work.using(session=connection, limit_key="k", priority=9).enqueue_many([{}] * 3)
         work.using(session=connection).enqueue_many([{}] * 2)
-    with pytest.raises(AkadzeError, match="task 'work' are still ready after 6 runs"):
+    with pytest.raises(AkadzeError, match="task 'work' are still ready after 6 runs, held back by the limit of their"):
         drain(app, limit=6)
     assert states(rows) == ["succeeded", "succeeded", "queued", "succeeded", "succeeded"]
     assert rows("select key from akadze.limit_starts") == [{"key": "k"}, {"key": "k"}]
@@ -146,17 +146,22 @@ def test_drain_goes_on_when_the_window_has_passed(engine: Engine, work: Any, app
     assert row == {"apart": True}
 
 
-def test_zero_running_lets_none_start(engine: Engine, work: Any, app: Akadze, rows: Rows) -> None:
+@pytest.mark.parametrize(
+    "zero", [{"max_running": 0}, {"max_starts": 0, "window": timedelta(hours=1)}, {"max_running": 0, "max_starts": 5}]
+)
+def test_zero_lets_none_start(zero: dict[str, Any], engine: Engine, work: Any, app: Akadze, rows: Rows) -> None:
     with engine.begin() as connection:
-        set_limit(connection, "k", 0)
+        set_limit(connection, "k", **({"window": timedelta(hours=1)} | zero if "max_starts" in zero else zero))
         work.using(session=connection, limit_key="k").enqueue()
-    with pytest.raises(AkadzeError, match="still ready"):
-        drain(app, limit=2)
-    assert states(rows) == ["queued"]
+        work.using(session=connection).enqueue()
+    with pytest.raises(AkadzeError, match="'work' are ready, but the limit of their limit_key is 0"):
+        drain(app)  # at once: that many steps would take most of a minute
+    assert states(rows) == ["queued", "succeeded"]
     with engine.begin() as connection:
+        clear_limit(connection, "k")
         set_limit(connection, "k", 1)
     drain(app)
-    assert states(rows) == ["succeeded"]
+    assert states(rows) == ["succeeded"] * 2
 
 
 def test_running_jobs_of_others_count(engine: Engine, work: Any, app: Akadze, rows: Rows) -> None:
