@@ -91,11 +91,12 @@ def libpq_url(url: str, *, database: str | None = None) -> str:
     return f"postgresql://{user}{password}{at}{place}/{path}{'?' if query else ''}{query}"
 
 
-def _unknown(scheme: str) -> AkadzeError:
+def _unknown(scheme: str, *, empty: bool = False) -> AkadzeError:
     known = re.fullmatch(r"[a-z][a-z0-9+.\-]{0,30}", scheme) is not None
-    given = f"begins with {scheme}://" if known else "has no scheme that akadze knows"
+    given = f"begins with {scheme}://" if known else "is empty" if empty else "has no scheme that akadze knows"
     return AkadzeError(
-        f"the database URL {given}; give one that begins with postgresql://, postgres:// or postgresql+psycopg://"
+        f"the database URL {given}; give one that begins with postgresql://, postgres:// or postgresql+psycopg:// "
+        "(or, for an engine of asyncpg, postgresql+asyncpg://)"
     )
 
 
@@ -109,7 +110,7 @@ def _split(url: object) -> tuple[str, str]:
         raise AkadzeError("the database URL holds a byte that is no UTF-8: write it as %, and two hexadecimal digits")
     scheme, colon, rest = _trimmed(url).partition("://")
     if not colon:
-        raise _unknown("")
+        raise _unknown("", empty=not scheme)
     return scheme.lower(), rest
 
 

@@ -49,6 +49,8 @@ there.
 | a pipe or a file | one line of `key=value` pairs for each row, times in UTC to the microsecond |
 | anywhere, with `--json` | one JSON document: a list where there can be several rows, else an object |
 
+`metrics` prints the text that Prometheus reads, and `bench` and `demo` what they measure and do, wherever it goes.
+
 In a line, nothing after `=` means that there is no value. A value that is empty, or has spaces, quotes, equals signs,
 backslashes or characters that cannot be printed, is written as a JSON string, so a row is one line whatever it holds.
 `workers list` repeats `queue=` for each queue. Both forms have all fields; new ones may be added at the end.

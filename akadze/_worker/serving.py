@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from akadze._async.schema import check_schema
+from akadze._claimed import ClaimedRun
 from akadze._connections import async_caller
 from akadze._log import get_logger
 from akadze._sqlstates import first_line, is_transient, sqlstate
@@ -36,6 +37,8 @@ _TO_WRITE: Final = 5.0
 #: The same after the end of the lease, for outcomes only where plain functions go on in threads: others may run those
 #: jobs by now, and nothing but the end of the process stops a thread.
 _IN_HASTE: Final = 1.0
+#: How many jobs a line of the log names.
+_NAMED: Final = 20
 #: Of a lease, what one call of an on_transition hook may take: the exchange without it has to fit in as well.
 _HOOK_SHARE: Final = 1 / 3
 
@@ -237,6 +240,8 @@ class Serving:
         one that waits in psycopg for a database that does not answer.
         """
         runs = [run for run in self._loop.runs.values() if run.running is not None]
+        if runs:
+            logger.info("worker %s takes back what still runs: %s", self.id, _ids(runs))
         for run in runs:
             run.taken_back = True
             if run.running is not None and not at_once:
@@ -272,6 +277,12 @@ class Serving:
             # What stopped the worker has been told, and often this fails for the same reason.
             if cause is None and not is_transient(error):
                 logger.exception("worker %s: closing failed", self.id)
+
+
+def _ids(runs: Sequence[ClaimedRun]) -> str:
+    shown = ", ".join(str(run.id) for run in runs[:_NAMED])
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return f"{'job' if len(runs) == 1 else 'jobs'} {shown}{more}"
 
 
 def _failure(parts: dict[asyncio.Task[Any], str]) -> BaseException | None:

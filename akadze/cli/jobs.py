@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,13 @@ _MOST = 1000
 _BELOW = ("meta", "queue", "priority", "task", "when", "attempt")
 
 JobIds = Annotated[list[int], typer.Argument(metavar="ID", show_default=False, help="Ids of the jobs.")]
+
+
+def _time_of(error: dict[str, Any]) -> str:
+    try:
+        return shown_time(datetime.fromisoformat(error["at"]))
+    except ValueError:  # written by hand
+        return str(error["at"])
 
 
 def _state(text: str) -> str:
@@ -129,7 +137,7 @@ def show_(
         shown["args"] = Json(row["args"])
     if result:
         shown["result"] = Json(row["result"]) if row["result"] is not None else None
-    errors = tuple(f"{error['at']} {error['error']}: {error['message']}" for error in json.loads(row["errors"]))
+    errors = tuple(f"{_time_of(error)} {error['error']}: {error['message']}" for error in json.loads(row["errors"]))
     show_one(shown, as_json=as_json, fields=shown | {"errors": errors})
 
 

@@ -40,6 +40,21 @@ def load_app(given: str) -> Akadze:
     return found
 
 
+def check_database(app: Akadze) -> None:
+    """Raise AkadzeError if the app's ``database_url`` is a function whose URL is none that it can use.
+
+    An error of the function's own comes again when the worker starts, which tells it with its traceback.
+    """
+    from akadze.errors import AkadzeError
+
+    try:
+        _ = app.engine
+    except AkadzeError:
+        raise
+    except Exception:  # noqa: S110 - see above
+        pass
+
+
 def _split(given: str) -> tuple[str, str]:
     name, colon, attribute = given.partition(":")
     if not colon or not name or not attribute:

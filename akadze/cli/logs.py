@@ -48,6 +48,10 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the
     def __init__(self) -> None:
         super().__init__(sys.stderr)
 
+    def emit(self, record: logging.LogRecord) -> None:
+        if not _is_shown(record):
+            super().emit(record)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
@@ -55,6 +59,18 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the
         if _same_file(1, 2):
             silence(sys.stdout)
         silence(sys.stderr)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Tell whether a logger below the root writes the record by a handler of its own, as Django's do in development."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger.parent is not None:
+        for handler in logger.handlers:
+            stream = getattr(handler, "stream", None)
+            if stream in (sys.stderr, sys.stdout) and record.levelno >= handler.level and handler.filter(record):
+                return True
+        logger = logger.parent
+    return False
 
 
 def _same_file(first: int, second: int) -> bool:

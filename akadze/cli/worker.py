@@ -113,7 +113,7 @@ def worker(
         raise typer.Exit(Supervisor(command_of(sys.argv[1:]), processes).run())
 
     from akadze._worker.processes import end_with_supervisor
-    from akadze.cli.load import load_app
+    from akadze.cli.load import check_database, load_app
     from akadze.cli.process import serve
 
     end_with_supervisor()
@@ -135,4 +135,5 @@ def worker(
             loaded._use_database(database_url)  # noqa: SLF001 - not for others: it has to come before any use
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         chosen = Worker(loaded, fair=fair, notify=not no_notify, **options)
+        check_database(loaded)
     raise typer.Exit(serve(chosen))

@@ -78,7 +78,7 @@ async def workers(stage: Stage) -> None:
         "Invoices are printed by a plain function, in a thread. The mail server is busy: mails are retried."
     )
     stage.screen.say(
-        f"The carrier allows {AT_ONCE} parcels at once and {STARTS} in {seconds:.0f} s, to all workers together. "
+        f"The carrier allows {AT_ONCE} parcels at once and {STARTS} in {seconds:.0f} s, to all workers together."
     )
 
     async def ended() -> bool:

@@ -58,6 +58,40 @@ def test_an_app_that_sets_up_logging_keeps_its_own_set_up(start_worker: Starter,
     assert all(line.startswith("[mine] ") for line in worker.stderr.splitlines())
 
 
+def test_what_a_logger_writes_by_a_handler_of_its_own_is_not_written_twice(start_worker: Starter) -> None:
+    """Django's loggers do so while DEBUG is set."""
+    worker = start_worker(
+        f"""{IDLE}
+import logging
+
+own = logging.getLogger("shop")
+own.addHandler(logging.StreamHandler())
+own.handlers[0].setLevel("ERROR")
+own.handlers[0].addFilter(lambda record: "filtered" not in record.getMessage())
+logging.getLogger("shop.stock").info("below its level")
+
+
+@app.task("count")
+async def count() -> None:
+    logger = logging.getLogger("shop.stock")
+    logger.info("info of a job")
+    logger.error("error of a job")
+    logger.error("filtered error of a job")
+
+
+with app.sync_engine.begin() as connection:
+    count.using(session=connection).enqueue()
+""",
+        *FAST,
+    )
+    worker.wait_for_output("filtered error of a job")
+    worker.terminate()
+    assert_clean(worker)
+    assert worker.stderr.count("info of a job") == 1
+    assert next(line for line in worker.stderr.splitlines() if "error of a job" in line) == "error of a job"
+    assert worker.stderr.count("error of a job") == 2
+
+
 def test_a_worker_that_loses_its_lease_ends_with_code_1_and_says_so(start_worker: Starter, table: Table) -> None:
     worker = start_worker(IDLE, "--poll-interval", "50ms", "--heartbeat-interval", "200ms", "--heartbeat-ttl", "2s")
     worker.wait_for_output(SERVES)

@@ -230,20 +230,25 @@ def test_an_app_without_tasks_stops_the_worker_at_its_start(start_worker: Starte
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "code", "said"),
     [
-        ("'mysql://ada:secret@db/app'", "the database URL begins with mysql://"),
-        ("None", "the database URL must be a str, not NoneType; of a SQLAlchemy URL pass url.render_as_string(hide_"),
-        ("os.environ['AKADZE_NOSUCH']", "KeyError: 'AKADZE_NOSUCH'"),
+        ("'mysql://ada:secret@db/app'", 2, "the database URL begins with mysql://"),
+        ("''", 2, "the database URL is empty; give one that begins with postgresql://"),
+        (
+            "None",
+            2,
+            "the database URL must be a str, not NoneType; of a SQLAlchemy URL pass url.render_as_string(hide_",
+        ),
+        ("os.environ['AKADZE_NOSUCH']", 1, "KeyError: 'AKADZE_NOSUCH'"),
     ],
 )
-def test_a_function_that_gives_no_url_stops_the_worker_in_one_line_or_with_its_own_error(
-    start_worker: Starter, returned: str, said: str
+def test_a_function_that_gives_no_url_is_wrong_use_told_in_one_line_or_with_its_own_error(
+    start_worker: Starter, returned: str, code: int, said: str
 ) -> None:
     worker = start_worker(
         IDLE.replace("database_url=", "database_url=lambda: ").replace('os.environ["AKADZE_DATABASE_URL"]', returned)
     )
-    assert worker.wait() == 1
+    assert worker.wait() == code
     told = worker.stderr.splitlines()
     assert told[-1].startswith(f"error: {said}")
     assert "secret" not in worker.stderr

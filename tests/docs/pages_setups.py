@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, text
 
 from akadze import AkadzeError, current, list_limits
 from akadze.testing import assert_enqueued, drain
@@ -130,6 +131,13 @@ async def testing_failure(bench: Bench) -> AsyncIterator[None]:
     assert await bench.ends() == [("send_mail", "failed")]
 
 
+@set_up("testing-retries")
+async def testing_retries(bench: Bench) -> AsyncIterator[None]:
+    await open_testing(bench)
+    yield
+    await bench.names["test_nobody_opens_at_first"]()
+
+
 @set_up("testing-enqueued")
 async def testing_enqueued(bench: Bench) -> AsyncIterator[None]:
     await open_testing(bench)
@@ -231,3 +239,20 @@ async def celery_chord(bench: Bench) -> AsyncIterator[None]:
         await bench.names["start_export"](connection, 1, 5)
     await bench.drain()
     assert await bench.ends() == [("export_page", "succeeded")] * 5 + [("send_export", "succeeded")]
+
+
+@set_up("celery-result")
+async def celery_result(bench: Bench) -> AsyncIterator[None]:
+    await open_shop(bench)
+    bench.names |= {"json": json, "text": text}
+
+    @bench.app.task("write_report")
+    async def write_report() -> str:
+        return "all is well"
+
+    yield
+    assert await bench.names["report_of"](7) is None
+    async with bench.app.engine.begin() as connection:
+        await write_report.using(session=connection, meta={"order": 7}).enqueue()
+    await bench.drain()
+    assert await bench.names["report_of"](7) == "all is well"

@@ -129,7 +129,7 @@ def test_a_url_for_asyncpg_is_kept_for_sqlalchemy_and_translated_for_libpq() -> 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("", "no scheme"),
+        ("", "is empty"),
         ("secret", "no scheme"),
         ("host=h dbname=d password=secret", "no scheme"),
         ("u:secret@h/db", "no scheme"),
