@@ -89,10 +89,15 @@ def ended(run: Run, error: BaseException, taken_back: Callable[[], bool]) -> _ve
 async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
     seconds = timeout.total_seconds()
     scope = asyncio.timeout(seconds)
+    end = asyncio.get_running_loop().time() + seconds
     watch = asyncio.get_running_loop().call_later(seconds + _TO_END, _warn_of_overrun, run, timeout)
     try:
         async with scope:
-            return await _body_async(run, threads)
+            result = await _body_async(run, threads)
+        if asyncio.get_running_loop().time() > end and not run.completed:
+            # It has swallowed its cancellation, or kept the loop from cancelling it.
+            raise _timed_out(timeout)
+        return result
     except TimeoutError:
         if scope.expired():
             if run in threads.busy:

@@ -38,6 +38,7 @@ class ClaimedRun:
         "cancel_requested_at",
         "completed",
         "expires_at",
+        "finishing",
         "id",
         "joined",
         "limit_key",
@@ -99,6 +100,7 @@ class ClaimedRun:
         self.task: Task[Any] = app.tasks[task]
         self.worker_id = worker_id
         self.completed = False
+        self.finishing = False
         self.taken_back = False
         self.running: asyncio.Task[None] | None = None
         self._job: Job | None = None

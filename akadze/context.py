@@ -25,6 +25,7 @@ from akadze.job import Job
 __all__ = ["Context", "SyncContext", "current"]
 
 _COMPLETE_RUN = statement("finish", "complete_run")
+_READ_TRANSACTION = statement("session", "read_transaction")
 
 
 class Run(Protocol):
@@ -36,6 +37,8 @@ class Run(Protocol):
     number: int
     #: Set once a complete_tx block has committed: the job is finished, whatever the body does then.
     completed: bool
+    #: While a complete_tx block is open.
+    finishing: bool
 
     @property
     def job(self) -> Job:
@@ -82,17 +85,20 @@ class Context:
 
     @asynccontextmanager
     async def _complete_tx(self) -> AsyncIterator[AsyncConnection]:
-        run = _unfinished(self._run)
-        async with run.async_transaction() as connection:
-            yield connection
-            try:
-                caller = async_caller(connection)
-            except EnqueueError as error:
-                raise _ended(run) from error
-            if not await caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
-                raise _lost(run)
-            await _async_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
-        run.completed = True
+        run, hooks = self._run, self._run.app.hooks.on_transition
+        with _finishing(run):
+            async with run.async_transaction() as connection:
+                begun = await async_caller(connection).rows(_READ_TRANSACTION)
+                yield connection
+                try:
+                    caller = async_caller(connection)
+                except EnqueueError as error:
+                    raise _ended(run) from error
+                rows = await caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number)
+                _check(run, begun, rows)
+                await _async_transitions.tell(caller, hooks, [run.id], RUNNING, SUCCEEDED)
+                if hooks and await caller.rows(_READ_TRANSACTION) != begun:
+                    raise _ended(run)
 
 
 class SyncContext:
@@ -120,24 +126,25 @@ class SyncContext:
 @contextmanager
 def sync_complete_in(run: Run, transaction: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
     """Yield what ``transaction`` yields, and on a clean exit finish the job on it; see ``complete_tx``."""
-    _unfinished(run)
+    hooks = run.app.hooks.on_transition
     refuse_async(
-        run.app.hooks.on_transition,
+        hooks,
         "on_transition",
         error=AkadzeError,
         call="complete_tx of a plain function",
         instead="make the task async",
     )
-    with transaction() as connection:
+    with _finishing(run), transaction() as connection:
+        begun = sync_caller(connection).rows(_READ_TRANSACTION)
         yield connection
         try:
             caller = sync_caller(connection)
         except EnqueueError as error:
             raise _ended(run) from error
-        if not caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number):
-            raise _lost(run)
-        _sync_transitions.tell(caller, run.app.hooks.on_transition, [run.id], RUNNING, SUCCEEDED)
-    run.completed = True
+        _check(run, begun, caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number))
+        _sync_transitions.tell(caller, hooks, [run.id], RUNNING, SUCCEEDED)
+        if hooks and caller.rows(_READ_TRANSACTION) != begun:
+            raise _ended(run)
 
 
 def current() -> Context:
@@ -158,16 +165,36 @@ def running(call: str) -> Run:
     return run
 
 
-def _unfinished(run: Run) -> Run:
+@contextmanager
+def _finishing(run: Run) -> Iterator[None]:
+    """Let one block at a time finish the run: what an outer one has written would be lost to an inner one's success."""
     if run.completed:
         raise AkadzeError(f"job {run.id} has been finished by complete_tx already: a run finishes once")
-    return run
+    if run.finishing:
+        raise AkadzeError(
+            f"complete_tx is open already in this run of job {run.id}, and finishes it once: write on the connection "
+            "of that block"
+        )
+    run.finishing = True
+    try:
+        yield
+        run.completed = True
+    finally:
+        run.finishing = False
+
+
+def _check(run: Run, begun: list[dict[str, Any]], finished: list[dict[str, Any]]) -> None:
+    """Raise if the run no longer owns its job, or the block has ended its transaction, and another has begun since."""
+    if not finished:
+        raise _lost(run)
+    if finished[0]["transaction"] != begun[0]["transaction"]:
+        raise _ended(run)
 
 
 def _ended(run: Run) -> AkadzeError:
     return AkadzeError(
         f"the transaction of complete_tx was ended inside its block, so job {run.id} cannot be finished in it: "
-        "leave commit() and rollback() to complete_tx"
+        "leave commit() and rollback() to complete_tx, also in on_transition hooks"
     )
 
 

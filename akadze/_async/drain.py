@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from akadze import _rows
 from akadze._async.transitions import Hooks, cancel_doomed, finish, watch_claims
-from akadze._bodies import drain_body_async, drain_pause_async
+from akadze._bodies import drain_body_async, drain_pause_async, judged
 from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
 from akadze._log import get_logger
@@ -30,6 +30,12 @@ _FIND_READY = statement("drain", "find_ready")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _DELETE_WORKER = statement("workers", "delete_worker")
 _OWNED_RUNS = statement("finish", "owned_runs")
+
+#: The error of such a run.
+_UNDONE = (
+    "the success of the job was rolled back, with a transaction or savepoint that the body had open around "
+    "complete_tx: open it inside the block"
+)
 
 _DRAIN_LIMIT = 1000
 #: Seconds for which the jobs of a drain are its own; it does not beat.
@@ -141,7 +147,10 @@ async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> b
     """Run the body and write its outcome; tell whether the job is queued again for later."""
     move = await drain_body_async(run)
     if move is None:
-        return False
+        async with _step(app, joined) as caller:
+            if joined is None or not await _is_owned(caller, run):
+                return False
+        move = judged(run, AkadzeError(_UNDONE))
     outcome = (run.id, run.number, move.outcome(run.id, run.number))
     for _ in range(_TRIES):
         async with _step(app, joined) as caller:

@@ -71,3 +71,8 @@ release savepoint akadze_hook
 -- name: return_to_savepoint
 -- Undoes what was done since open_savepoint.
 rollback to savepoint akadze_hook
+
+-- name: read_transaction
+-- The number of the open transaction. Another one later says that it was ended meanwhile, by a commit or rollback in words that the
+-- driver does not report once the next statement has begun a new transaction.
+select txid_current() as transaction

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from akadze import _rows
-from akadze._bodies import drain_body_sync, drain_pause_sync
+from akadze._bodies import drain_body_sync, drain_pause_sync, judged
 from akadze._claimed import ClaimedRun
 from akadze._connections import SyncCaller, sync_caller
 from akadze._log import get_logger
@@ -31,6 +31,12 @@ _FIND_READY = statement("drain", "find_ready")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _DELETE_WORKER = statement("workers", "delete_worker")
 _OWNED_RUNS = statement("finish", "owned_runs")
+
+#: The error of such a run.
+_UNDONE = (
+    "the success of the job was rolled back, with a transaction or savepoint that the body had open around "
+    "complete_tx: open it inside the block"
+)
 
 _DRAIN_LIMIT = 1000
 #: Seconds for which the jobs of a drain are its own; it does not beat.
@@ -137,7 +143,10 @@ def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> bool:
     """Run the body and write its outcome; tell whether the job is queued again for later."""
     move = drain_body_sync(run)
     if move is None:
-        return False
+        with _step(app, joined) as caller:
+            if joined is None or not _is_owned(caller, run):
+                return False
+        move = judged(run, AkadzeError(_UNDONE))
     outcome = (run.id, run.number, move.outcome(run.id, run.number))
     for _ in range(_TRIES):
         with _step(app, joined) as caller:

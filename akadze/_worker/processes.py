@@ -89,7 +89,8 @@ class Supervisor:
         _, started = self._children.pop(child.pid)
         code = child.returncode
         if self._signals:
-            if code:
+            # One that was about to start ends by the signal itself, and has claimed nothing.
+            if code and -code not in _PASSED_ON:
                 self._code = self._code or _exit_code(code)
             return
         self._failed = self._failed + 1 if time.monotonic() - started < _STARTED else 0

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_DEFAULTS: Final[dict[signal.Signals, Any]] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
 def watch_signals(loop: AbstractEventLoop, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
     """Call ``stop`` on the loop at the first signal and ``hurry`` at each further one; nothing else happens in them."""
     received = 0
+    _leave_to_children()
 
     def on_signal() -> None:
         nonlocal received
@@ -34,6 +42,36 @@ def watch_signals(loop: AbstractEventLoop, stop: Callable[[], None], hurry: Call
                     loop.call_soon_threadsafe(on_signal)
 
             signal.signal(number, pass_on)
+
+
+#: What a thread that forks lets through otherwise.
+_MASK = threading.local()
+
+
+@cache
+def _leave_to_children() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_forget)
+
+
+def _hold() -> None:
+    _MASK.kept = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _MASK.kept)
+
+
+def _forget() -> None:
+    """Give a process that a task has forked the signals of any process.
+
+    It would swallow them, and in Python 3.11 it also shares the pipe by which they wake the loop: the worker would take
+    a signal to its child, such as the end of a multiprocessing.Pool, for one to itself.
+    """
+    signal.set_wakeup_fd(-1)
+    for number, handler in _DEFAULTS.items():
+        signal.signal(number, handler)
+    _release()  # one that came meanwhile comes now
 
 
 def ignore_signals(loop: AbstractEventLoop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -223,6 +224,36 @@ async def test_on_drain_s_session_an_error_undoes_the_block_only(engine: Engine,
         await session.commit()
     assert await pauses(rows) == ["after", "before"]
     assert await rows(LEFT) == [FAILED | {"error": "ZeroDivisionError"}]
+
+
+@pytest.mark.parametrize("swallowed", [True, False])
+async def test_on_drain_s_session_an_end_that_the_body_rolls_back_is_an_error_of_the_run(
+    swallowed: bool, database_url: str, app: Akadze, rows: Rows
+) -> None:
+    if True:  # ASYNC
+        import akadze
+
+        async def body() -> None:
+            with suppress(*[ZeroDivisionError] if swallowed else []):
+                async with connection.transaction():
+                    async with akadze.current().complete_tx():
+                        pass
+                    raise ZeroDivisionError
+    else:
+
+        def body() -> None:
+            with suppress(*[ZeroDivisionError] if swallowed else []), connection.transaction():
+                with sync.current().complete_tx():
+                    pass
+                raise ZeroDivisionError
+
+    task = app.register(body, name="work", max_attempts=1)
+    async with await AsyncConnection.connect(database_url) as connection:
+        await task.using(session=connection).enqueue()
+        await drain(app, session=connection)
+    assert await rows(LEFT) == [FAILED | {"error": "AkadzeError"}]
+    [row] = await rows("select errors -> 0 ->> 'message' as message from akadze.jobs")
+    assert "rolled back" in row["message"]
 
 
 async def test_on_a_session_of_the_other_colour_the_block_is_a_clear_error_of_the_run(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -218,6 +219,26 @@ def test_on_drain_s_session_an_error_undoes_the_block_only(engine: Engine, app: 
         session.commit()
     assert pauses(rows) == ["after", "before"]
     assert rows(LEFT) == [FAILED | {"error": "ZeroDivisionError"}]
+
+
+@pytest.mark.parametrize("swallowed", [True, False])
+def test_on_drain_s_session_an_end_that_the_body_rolls_back_is_an_error_of_the_run(
+    swallowed: bool, database_url: str, app: Akadze, rows: Rows
+) -> None:
+
+    def body() -> None:
+        with suppress(*[ZeroDivisionError] if swallowed else []), connection.transaction():
+            with sync.current().complete_tx():
+                pass
+            raise ZeroDivisionError
+
+    task = app.register(body, name="work", max_attempts=1)
+    with Connection.connect(database_url) as connection:
+        task.using(session=connection).enqueue()
+        drain(app, session=connection)
+    assert rows(LEFT) == [FAILED | {"error": "AkadzeError"}]
+    [row] = rows("select errors -> 0 ->> 'message' as message from akadze.jobs")
+    assert "rolled back" in row["message"]
 
 
 def test_on_a_session_of_the_other_colour_the_block_is_a_clear_error_of_the_run(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Table
 from tests.cli.test_worker import FAST, IDLE, ended, rows_of_workers
@@ -87,3 +90,14 @@ def test_two_signals_stay_two_for_a_process_that_had_no_time_for_the_first(start
         os.kill(held, signal.SIGCONT)
     assert supervisor.wait() == 0
     assert {table.job(job_id)["state"] for job_id in jobs} == {"queued"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_processes_start_is_a_clean_stop(start_worker: Starter, number: signal.Signals) -> None:
+    """They end by the signal itself, which they cannot handle yet, and have claimed nothing."""
+    supervisor = start_worker(IDLE, *TWO)
+    children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 2)
+    os.kill(supervisor.pid, number)
+    assert supervisor.wait() == 0
+    assert "Traceback" not in supervisor.stderr

@@ -31,7 +31,7 @@ async def test_a_body_that_swallows_its_timeout_is_named_once_while_it_holds_its
     monkeypatch.setattr("akadze._bodies._TO_END", 0.1)
     release = asyncio.Event()
 
-    @app.task("stubborn", timeout=SOON)
+    @app.task("stubborn", timeout=SOON, max_attempts=1)
     async def stubborn() -> str:
         try:
             await asyncio.sleep(600)
@@ -44,8 +44,9 @@ async def test_a_body_that_swallows_its_timeout_is_named_once_while_it_holds_its
     await until(lambda: warnings(caplog, f"job {job_id} of task stubborn"))
     assert (await table.job(job_id))["state"] == "running"
     release.set()
-    await table.ended(job_id)
-    [warning] = warnings(caplog, f"job {job_id} of task stubborn")
+    row = await table.ended(job_id)
+    assert (row["state"], row["result"], row["error_names"]) == ("failed", None, ["TimeoutError"])
+    [warning] = warnings(caplog, f"job {job_id} of task stubborn still runs")
     assert "after its timeout of 0:00:00.050000" in warning
     assert "keeps its slot" in warning
 

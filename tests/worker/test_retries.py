@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -182,3 +184,30 @@ async def test_a_timeout_error_of_the_body_is_an_error_like_any_other(
     row = await table.ended(job_id)
     assert (row["state"], row["attempt"], row["run_count"]) == ("failed", 2, 2)
     assert [entry["message"] for entry in row["errors"]] == ["upstream", "upstream"]
+
+
+async def test_a_run_that_took_too_long_is_an_error_also_if_it_returns(app: Akadze, table: Table, serve: Serve) -> None:
+    """It has swallowed its cancellation, or blocked the loop so that nobody could cancel it."""
+
+    @app.task("swallows", timeout=timedelta(seconds=0.1), max_attempts=2, backoff=at_once)
+    async def swallows() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        return "done"
+
+    @app.task("blocks", timeout=timedelta(seconds=0.1), max_attempts=2, backoff=at_once)
+    async def blocks() -> str:
+        time.sleep(0.2)  # noqa: ASYNC251 - on purpose
+        return "done"
+
+    @app.task("completes", timeout=timedelta(seconds=0.5), max_attempts=2, backoff=at_once)
+    async def completes() -> None:
+        async with current().complete_tx():
+            pass
+        time.sleep(0.6)  # noqa: ASYNC251 - on purpose
+
+    jobs = [await enqueue(task) for task in (swallows, blocks, completes)]
+    await serve(slots=1)
+    await table.ended(*jobs)
+    ends = [(row["state"], row["attempt"], row["error_names"], row["result"]) for row in await table.jobs(*jobs)]
+    assert ends == [("failed", 2, ["TimeoutError"] * 2, None)] * 2 + [("succeeded", 0, [], None)]
