@@ -1,4 +1,4 @@
-"""The demo, run as a person runs it, and its checks, which must be able to fail."""
+"""Contract, section 14: the demo, run as a person runs it, and its checks, which must be able to fail."""
 
 from __future__ import annotations
 

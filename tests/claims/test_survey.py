@@ -1,4 +1,4 @@
-"""What a survey reads: it comes each second, whatever stands in the tables."""
+"""Contract, section 9: what a survey reads: it comes each second, whatever stands in the tables."""
 
 from __future__ import annotations
 

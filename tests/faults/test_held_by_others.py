@@ -1,4 +1,4 @@
-"""A drain whose job is held by somebody else's transaction when its body has ended."""
+"""Contract, section 12: a drain whose job somebody else's transaction holds when its body has ended."""
 
 from __future__ import annotations
 

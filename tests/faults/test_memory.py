@@ -1,4 +1,4 @@
-"""A worker process that has no memory left for what it is to send."""
+"""Contract, section 5: a worker process that has no memory left for what it is to send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that somebody inserts by plain SQL: those that would stop every worker are refused where they are written."""
+"""Contract, sections 5 and 13: rows inserted by plain SQL: those that would stop every worker are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roles of docs/security.md, made by the statements of that page: what each can do, and what it cannot."""
+"""Contract, section 13: the roles of docs/security.md, made by its statements: what each can do, and what not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that die without a word, as behind a firewall that has forgotten them, while new ones work."""
+"""Contract, sections 7 and 10: connections that die without a word, as behind a firewall, while new ones work."""
 
 from __future__ import annotations
 

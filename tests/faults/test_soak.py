@@ -1,4 +1,4 @@
-"""A short soak, and the checker of soaks on evidence that was tampered with: each broken promise is found."""
+"""Contract, sections 3 to 10: a short soak, and the checker of soaks, which finds each promise broken in evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that swallow an error of the database: what they leave behind is rolled back by a COMMIT that says nothing."""
+"""Contract, sections 3, 5, 10 and 11: hooks that swallow an error of the database, whose COMMIT then rolls back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids beyond 32 and 53 bits, and arguments beyond what a notification or a message of the log could carry."""
+"""Contract, sections 3 and 15: ids beyond 32 and 53 bits, and arguments beyond what a notification could carry."""
 
 from __future__ import annotations
 

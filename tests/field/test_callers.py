@@ -1,4 +1,4 @@
-"""Enqueue in the transaction of a caller: what is the caller's stays so, whatever happens to the job."""
+"""Contract, sections 2, 3 and 12: enqueue in the transaction of a caller: what is the caller's stays so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line and the metrics."""
+"""Contract, sections 14 and 15: the command line and the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules and jobs on workers that come and go, and on hosts whose clocks are wrong."""
+"""Contract, sections 3, 7 and 10: schedules and jobs on workers that come and go, and on hosts with wrong clocks."""
 
 from __future__ import annotations
 

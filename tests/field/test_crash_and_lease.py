@@ -1,4 +1,4 @@
-"""Workers that die, freeze or go silent, and the jobs that they held."""
+"""Contract, section 7: workers that die, freeze or go silent, and the jobs that they held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fires of schedules, driven through the nights and days that other schedulers get wrong."""
+"""Contract, section 10: fires of schedules, driven through the nights and days that other schedulers get wrong."""
 
 from __future__ import annotations
 

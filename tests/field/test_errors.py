@@ -1,4 +1,4 @@
-"""Exceptions and hooks of every kind: each is recorded, and none stops a worker."""
+"""Contract, sections 4, 5 and 11: exceptions and hooks of every kind: each is recorded, and none stops a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits and fair claims, with workers that run jobs."""
+"""Contract, section 9: limits and fair claims, with workers that run jobs."""
 
 from __future__ import annotations
 

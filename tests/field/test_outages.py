@@ -1,4 +1,4 @@
-"""A database that goes away, refuses writes or closes its connections, and poolers in front of it."""
+"""Contract, sections 1, 5 and 7: a database that goes away or closes its connections, and poolers in front of it."""
 
 from __future__ import annotations
 

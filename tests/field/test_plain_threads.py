@@ -1,4 +1,4 @@
-"""The blocking API where there is no loop, and where there is one."""
+"""Contract, section 1: the blocking API where there is no loop, and where there is one."""
 
 from __future__ import annotations
 

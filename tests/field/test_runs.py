@@ -1,4 +1,4 @@
-"""Runs that block, time out, end in odd ways, are cancelled or enqueue."""
+"""Contract, sections 3, 5 and 12: runs that block, time out, end in odd ways, are cancelled or enqueue."""
 
 from __future__ import annotations
 

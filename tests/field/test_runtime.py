@@ -1,4 +1,4 @@
-"""Processes, threads, loops and signatures."""
+"""Contract, sections 1, 3, 5 and 8: processes, threads, loops and signatures."""
 
 from __future__ import annotations
 

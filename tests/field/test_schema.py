@@ -1,4 +1,4 @@
-"""Migrations that race or die, and what rights akadze needs."""
+"""Contract, sections 13 and 15: migrations that race or die, and what rights akadze needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are told to stop, and workers that stop because something is wrong."""
+"""Contract, sections 7, 8 and 14: workers that are told to stop, and workers that stop because something is wrong."""
 
 from __future__ import annotations
 

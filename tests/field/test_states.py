@@ -1,4 +1,4 @@
-"""Unique keys, cancel requests, and the moves between states."""
+"""Contract, sections 3, 4 and 6: unique keys, cancel requests, and the moves between states."""
 
 from __future__ import annotations
 

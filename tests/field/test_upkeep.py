@@ -1,4 +1,4 @@
-"""Retention and the clean-up, and what a worker holds of the database while it works."""
+"""Contract, sections 1, 5 and 8: retention, and what a worker holds of the database while it works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a job comes out of it, and what cannot is refused where it is given."""
+"""Contract, sections 3, 5 and 15: what goes into a job comes out of it, or is refused where it is given."""
 
 from __future__ import annotations
 

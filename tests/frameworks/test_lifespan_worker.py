@@ -1,4 +1,4 @@
-"""A worker in the process of a web application: it serves beside the block, and stops with it."""
+"""Contract, section 8: a worker in the process of a web application, which stops with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are changed between what a statement sees and the lock that it takes: each is left, none is lost."""
+"""Contract, sections 4 and 9: rows changed between what a statement sees and its lock: each is left, none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that arrive while a worker goes to sleep."""
+"""Contract, section 5: jobs that arrive while a worker goes to sleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Array literals: whatever a queue or a task is called, the server reads the same names."""
+"""Contract, section 5: array literals: whatever a queue or a task is called, the server reads the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors of the database mean, whoever has wrapped them."""
+"""Contract, sections 3 and 7: what errors of the database mean, whoever has wrapped them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What libpq answers to a pipeline, read to its end and no further."""
+"""Contract, section 7: what libpq answers to a pipeline, read to its end and no further."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: a worker deletes what is old, and nothing else."""
+"""Contract, sections 1, 7, 9 and 10: retention: a worker deletes what is old, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left in memory of runs that have ended: nothing that would wait for the garbage collector."""
+"""Contract, section 5: what is left in memory of runs that have ended: nothing for the garbage collector."""
 
 from __future__ import annotations
 

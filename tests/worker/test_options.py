@@ -1,4 +1,4 @@
-"""What a Worker refuses, and what it makes of its options."""
+"""Contract, sections 1 and 5: what a Worker refuses, and what it makes of its options."""
 
 from __future__ import annotations
 

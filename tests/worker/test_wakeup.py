@@ -1,4 +1,4 @@
-"""An idle worker is woken by NOTIFY; polling finds what no notification told of."""
+"""Contract, section 5: an idle worker is woken by NOTIFY; polling finds what no notification told of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Django's database connections in a worker: they neither pile up nor stay dead."""
+"""Contract, section 5: Django's database connections in a worker neither pile up nor stay dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`akadze worker`, given the app of a Django project."""
+"""Contract, section 14: `akadze worker`, given the app of a Django project."""
 
 from __future__ import annotations
 

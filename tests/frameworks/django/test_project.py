@@ -1,4 +1,4 @@
-"""The tests of the project beside this file, which are Django's: its modules, and the drivers that Django may have."""
+"""Contract, sections 2, 5, 12, 13 and 14: the tests of the Django project beside this file, on each driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`akadze_worker --reload`, on a copy of the project whose code is changed meanwhile."""
+"""Contract, section 14: `akadze_worker --reload`, on a copy of the project whose code is changed meanwhile."""
 
 from __future__ import annotations
 
