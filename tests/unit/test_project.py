@@ -73,7 +73,7 @@ def test_sql_in_a_module_is_found(source: str, lines: list[int]) -> None:
     assert sorted({line for line, text in texts_of(source) if STATEMENT.search(text)}) == lines
 
 
-def test_statements_cast_with_cast() -> None:
+def test_no_statement_casts_with_colons() -> None:
     statements = files("akadze/_sql", "akadze/_migrations", suffix=".sql")
     assert statements
     # Drivers read ":name" of "::name" as a parameter, each in its own way.
