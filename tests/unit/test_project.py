@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+CI = ROOT / ".github" / "workflows" / "tests.yml"
 TEXT = {"", ".bash", ".css", ".html", ".js", ".md", ".py", ".sh", ".sql", ".toml", ".yml"}
 STATEMENT = re.compile(
     r"\b(select|insert|update|delete|merge|truncate|copy)\b.*\bakadze\.\w", re.IGNORECASE | re.DOTALL
@@ -132,3 +133,34 @@ def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["version"] == __version__
     assert f"\n## {__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def versions(name: str) -> list[str]:
+    """Return the values of a variable of the matrix of CI, the lowest first."""
+    [values] = re.findall(rf"^ +{name}: \[(.+)\]$", CI.read_text("utf-8"), re.MULTILINE)
+    return sorted(re.findall(r'"([^"]+)"', values), key=lambda version: [int(part) for part in version.split(".")])
+
+
+def test_ci_begins_with_the_oldest_python_and_postgresql_that_users_are_told_of() -> None:
+    python, server = versions("python")[0], versions("postgresql")[0]
+    assert (python, server) == ("3.11", "13")
+    assert f"\nakadze needs Python {python} and PostgreSQL {server}, or newer.\n" in (ROOT / "README.md").read_text(
+        "utf-8"
+    )
+    contributing = " ".join((ROOT / "CONTRIBUTING.md").read_text("utf-8").split())
+    assert f"You need Python {python} or newer" in contributing
+    assert f"PostgreSQL {server} is the oldest server" in contributing
+
+
+def test_the_package_is_for_the_pythons_that_ci_runs() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    oldest = versions("python")[0]
+    assert settings["project"]["requires-python"] == f">={oldest}"
+    told = [
+        re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", one) for one in settings["project"]["classifiers"]
+    ]
+    assert [match[1] for match in told if match] == versions("python")
+    assert settings["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    assert settings["tool"]["mypy"]["python_version"] == oldest
+    # The job that checks types and layout has no matrix.
+    assert re.findall(r'python-version: "(.+)"', CI.read_text("utf-8")) == [oldest]
