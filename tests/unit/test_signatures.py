@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, get_overloads, get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
@@ -25,74 +26,123 @@ import akadze.task
 import akadze.testing
 from akadze import Akadze
 
-TASK = "queue='default', max_attempts=3, timeout=None"
-SCHEDULE = "cron=None, every=None, overlap=True"
+#: What stands for every session, open connection, engine and pool that a call takes; the documentation names one kind.
+SESSIONS = {"AnyAsyncSession": "AsyncConnection | AsyncSession", "AnyAsyncSource": "AsyncEngine"}
+TASK = "queue: str = 'default', max_attempts: int = 3, timeout: timedelta | None = None"
+SCHEDULE = "cron: str | None = None, every: timedelta | None = None, overlap: bool = True"
+BACKOFF = "backoff: BackoffPolicy | None = None"
+META = "meta: Mapping[str, Any] | None = None"
 OPTIONS = (
-    "delay=None, run_at=None, priority=None, max_attempts=None, unique_key=None, limit_key=None, expires_at=None,"
-    " meta=None"
+    "delay: timedelta | None = None, run_at: datetime | None = None, priority: int | None = None,"
+    " max_attempts: int | None = None, unique_key: str | None = None, limit_key: str | None = None,"
+    f" expires_at: datetime | None = None, {META}"
+)
+BOUND = (
+    "delay: timedelta | None, run_at: datetime | None, priority: int, max_attempts: int, unique_key: str | None,"
+    f" limit_key: str | None, expires_at: datetime | None, {META}"
 )
 APP = (
-    "(*, engine=None, sync_engine=None, database_url=None, pool_size=None, grace=datetime.timedelta(seconds=60),"
-    " retention=datetime.timedelta(days=7))"
+    "(*, engine: AsyncEngine | None = None, sync_engine: Engine | None = None,"
+    " database_url: str | Callable[[], str] | None = None, pool_size: int | None = None,"
+    " grace: timedelta = datetime.timedelta(seconds=60), retention: timedelta = datetime.timedelta(days=7)) -> None"
 )
 WORKER = (
-    "(app, *, queues=None, slots=1, heartbeat_interval=datetime.timedelta(seconds=5),"
-    " heartbeat_ttl=datetime.timedelta(seconds=30), poll_interval=datetime.timedelta(seconds=1),"
-    " shutdown_timeout=datetime.timedelta(seconds=10), fair=False, notify=True)"
+    "(app: Akadze, *, queues: list[str] | None = None, slots: int = 1,"
+    " heartbeat_interval: timedelta = datetime.timedelta(seconds=5),"
+    " heartbeat_ttl: timedelta = datetime.timedelta(seconds=30),"
+    " poll_interval: timedelta = datetime.timedelta(seconds=1),"
+    " shutdown_timeout: timedelta = datetime.timedelta(seconds=10), fair: bool = False, notify: bool = True) -> None"
 )
-#: What the documentation says, without annotations and self.
+SESSION = "session: AsyncConnection | AsyncSession"
+ENGINE = "engine: AsyncEngine"
+#: What the documentation says, without self.
 SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (Akadze, APP),
-    (Akadze.include, "(*modules)"),
-    (Akadze.register, f"(fn, *, name, {TASK}, priority=0, backoff=None)"),
-    (Akadze.task, f"(name, *, {TASK}, priority=0, backoff=None)"),
-    (Akadze.periodic, f"(name, *, {SCHEDULE}, {TASK}, timezone=None, backoff=None)"),
-    (Akadze.add_schedule, f"(name, *, {SCHEDULE}, queue=None, timezone=None)"),
-    (Akadze.add_schedules, "(specs)"),
-    (Akadze.aclose, "()"),
-    (akadze.task.Task, "(app, name, fn, *, queue, max_attempts, timeout, priority, backoff=None)"),
-    (akadze.task.Task.using, f"(*, session, {OPTIONS})"),
+    (Akadze.include, "(*modules: str) -> None"),
+    (Akadze.register, f"(fn: Callable[P, Any], *, name: str, {TASK}, priority: int = 0, {BACKOFF}) -> Task[P]"),
+    (Akadze.task, f"(name: str, *, {TASK}, priority: int = 0, {BACKOFF}) -> Callable[[Callable[P, Any]], Task[P]]"),
     (
-        akadze.task.BoundTask,
-        "(task, *, session, delay, run_at, priority, max_attempts, unique_key, limit_key, expires_at, meta=None)",
+        Akadze.periodic,
+        (
+            f"(name: str, *, {SCHEDULE}, {TASK}, timezone: str | None = None, {BACKOFF})"
+            " -> Callable[[Callable[..., Any]], Task[Any]]"
+        ),
     ),
-    (akadze.task.BoundTask.enqueue, "(*args, **kwargs)"),
-    (akadze.task.BoundTask.enqueue_many, "(items)"),
-    (akadze.context.Context, "(run)"),
-    (akadze.context.Context.complete_tx, "()"),
+    (
+        Akadze.add_schedule,
+        f"(name: str, *, {SCHEDULE}, queue: str | None = None, timezone: str | None = None) -> None",
+    ),
+    (Akadze.add_schedules, "(specs: Sequence[ScheduleSpec | Mapping[str, object]]) -> None"),
+    (Akadze.aclose, "() -> None"),
+    (
+        akadze.task.Task,
+        (
+            "(app: Akadze, name: str, fn: Callable[P, Any], *, queue: str, max_attempts: int,"
+            f" timeout: timedelta | None, priority: int, {BACKOFF}) -> None"
+        ),
+    ),
+    (akadze.task.BoundTask, f"(task: Task[P], *, {SESSION}, {BOUND}) -> None"),
+    (akadze.task.BoundTask.enqueue, "(*args: P.args, **kwargs: P.kwargs) -> None"),
+    (akadze.task.BoundTask.enqueue_many, "(items: Iterable[Mapping[str, Any]]) -> None"),
+    (akadze.context.Context, "(run: Run) -> None"),
+    (akadze.context.Context.complete_tx, "() -> AbstractAsyncContextManager[AsyncConnection]"),
     (akadze.Worker, WORKER),
-    (akadze.Worker.serve, "(stop)"),
-    (akadze.Retry, "(delay=None)"),
-    (akadze.Snooze, "(delay)"),
-    (akadze.Fail, "(reason='')"),
-    (akadze.Cancel, "(reason='')"),
-    (akadze.request_cancel, "(session, job_id)"),
-    (akadze.requeue, "(session, job_id)"),
-    (akadze.list_jobs, "(engine, *, queue=None, state=None, limit=50, meta=None)"),
-    (akadze.queue_snapshot, "(engine)"),
-    (akadze.pause_queue, "(session, queue)"),
-    (akadze.resume_queue, "(session, queue)"),
-    (akadze.set_limit, "(session, key, max_running=None, *, max_starts=None, window=None)"),
-    (akadze.clear_limit, "(session, key)"),
-    (akadze.list_limits, "(engine)"),
-    (akadze.list_workers, "(engine)"),
-    (akadze.migrate, "(database_url)"),
-    (akadze.applied_versions, "(database_url)"),
-    (akadze.current, "()"),
-    (akadze.hooks.Hooks, "()"),
-    (akadze.metrics.render_metrics, "(engine)"),
-    (akadze.testing.drain, "(app, /, *, limit=1000, session=None)"),
-    (akadze.testing.assert_enqueued, "(app, task, /, **arguments)"),
+    (akadze.Worker.serve, "(stop: asyncio.Event) -> None"),
+    (akadze.Retry, "(delay: timedelta | None = None) -> None"),
+    (akadze.Snooze, "(delay: timedelta) -> None"),
+    (akadze.Fail, "(reason: str = '') -> None"),
+    (akadze.Cancel, "(reason: str = '') -> None"),
+    (akadze.request_cancel, f"({SESSION}, job_id: int) -> None"),
+    (akadze.requeue, f"({SESSION}, job_id: int) -> None"),
+    (
+        akadze.list_jobs,
+        (
+            f"({ENGINE}, *, queue: str | None = None, state: str | None = None, limit: int = 50, {META})"
+            " -> tuple[JobSummary, ...]"
+        ),
+    ),
+    (akadze.queue_snapshot, f"({ENGINE}) -> QueueSnapshot"),
+    (akadze.pause_queue, f"({SESSION}, queue: str) -> None"),
+    (akadze.resume_queue, f"({SESSION}, queue: str) -> None"),
+    (
+        akadze.set_limit,
+        (
+            f"({SESSION}, key: str, max_running: int | None = None, *, max_starts: int | None = None,"
+            " window: timedelta | None = None) -> None"
+        ),
+    ),
+    (akadze.clear_limit, f"({SESSION}, key: str) -> None"),
+    (akadze.list_limits, f"({ENGINE}) -> tuple[LimitSummary, ...]"),
+    (akadze.list_workers, f"({ENGINE}) -> tuple[WorkerSummary, ...]"),
+    (akadze.migrate, "(database_url: str) -> None"),
+    (akadze.applied_versions, "(database_url: str) -> list[str]"),
+    (akadze.current, "() -> Context"),
+    (akadze.hooks.Hooks, "() -> None"),
+    (akadze.metrics.render_metrics, f"({ENGINE}) -> str"),
+    (akadze.testing.drain, f"(app: Akadze, /, *, limit: int = 1000, {SESSION} | None = None) -> None"),
+    (akadze.testing.assert_enqueued, "(app: Akadze, task: str | Task[Any], /, **arguments: Any) -> None"),
 ]
+COROUTINES = {
+    "BoundTask.enqueue", "BoundTask.enqueue_many", "Akadze.aclose", "Worker.serve", "applied_versions",
+    "assert_enqueued", "clear_limit", "drain", "list_jobs", "list_limits", "list_workers", "migrate", "pause_queue",
+    "queue_snapshot", "render_metrics", "request_cancel", "requeue", "resume_queue", "set_limit",
+}  # fmt: skip
 FIELDS = {
-    akadze.JobSummary: "id task queue state priority attempt max_attempts run_at started_at finished_at meta",
-    akadze.QueueSnapshot: "counts lag busy",
-    akadze.StateCount: "queue state jobs",
-    akadze.LimitSummary: "key max_running max_starts window",
-    akadze.WorkerSummary: "id hostname pid queues started_at heartbeat_at",
+    akadze.JobSummary: (
+        "id: int, task: str, queue: str, state: str, priority: int, attempt: int, max_attempts: int, run_at: datetime,"
+        " started_at: datetime | None, finished_at: datetime | None, meta: Mapping[str, Any] = mappingproxy({})"
+    ),
+    akadze.QueueSnapshot: "counts: tuple[StateCount, ...], lag: timedelta | None, busy: int",
+    akadze.StateCount: "queue: str, state: str, jobs: int",
+    akadze.LimitSummary: "key: str, max_running: int | None, max_starts: int | None, window: timedelta | None",
+    akadze.WorkerSummary: (
+        "id: UUID, hostname: str, pid: int, queues: tuple[str, ...], started_at: datetime, heartbeat_at: datetime"
+    ),
     akadze.job.Job: (
-        "id task queue priority state args run_count attempt max_attempts snoozes unique_key limit_key worker_id errors"
-        " result cancel_requested_at expires_at expired meta"
+        "id: int, task: str, queue: str, priority: int, state: str, args: dict[str, Any], run_count: int, attempt: int,"
+        " max_attempts: int, snoozes: int, unique_key: str | None, limit_key: str | None, worker_id: UUID | None,"
+        " errors: list[dict[str, str]], result: Any, cancel_requested_at: datetime | None,"
+        " expires_at: datetime | None, expired: bool = False, meta: dict[str, Any] = {}"
     ),
 }
 DOCUMENTED = {
@@ -113,17 +163,66 @@ def shown(function: Callable[..., Any]) -> str:
     return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
+class Words:
+    """An annotation that is shown as it was written."""
+
+    def __init__(self, words: object) -> None:
+        self.words = words if isinstance(words, str) else inspect.formatannotation(words)
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def shown_with_types(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=Words(parameter.annotation))
+        for name, parameter in signature.parameters.items()
+        if name != "self"
+    ]
+    text = str(signature.replace(parameters=parameters, return_annotation=Words(signature.return_annotation)))
+    for name, documented in SESSIONS.items():
+        text = text.replace(name, documented)
+    return text
+
+
+def shown_fields(kind: Any) -> str:
+    """Return the fields of a dataclass with their types and defaults, without the modules of the types."""
+    fields = []
+    for field in dataclasses.fields(kind):
+        text = f"{field.name}: {inspect.formatannotation(get_type_hints(kind)[field.name])}"
+        if field.default_factory is not dataclasses.MISSING:
+            text += f" = {field.default_factory()!r}"
+        elif field.default is not dataclasses.MISSING:
+            text += f" = {field.default!r}"
+        fields.append(re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=\w)", "", text))
+    return ", ".join(fields)
+
+
 @pytest.mark.parametrize(("function", "documented"), SIGNATURES, ids=lambda value: getattr(value, "__qualname__", ""))
 def test_a_signature_is_the_documented_one(function: Callable[..., Any], documented: str) -> None:
-    assert shown(function) == documented
+    assert shown_with_types(function) == documented
+
+
+def test_using_takes_the_documented_options_in_both_colours_and_binds_the_task() -> None:
+    assert [shown_with_types(one) for one in get_overloads(akadze.task.Task.using)] == [
+        f"(*, {SESSION}, {OPTIONS}) -> BoundTask[P]",
+        f"(*, session: AnySyncSession, {OPTIONS}) -> SyncBoundTask[P]",
+    ]
+    assert (
+        shown_with_types(akadze.task.Task.using) == f"(*, session: Any, {OPTIONS}) -> BoundTask[P] | SyncBoundTask[P]"
+    )
+
+
+def test_the_documented_calls_are_awaited_and_no_others() -> None:
+    assert {one.__qualname__ for one, _ in SIGNATURES if inspect.iscoroutinefunction(one)} == COROUTINES
 
 
 @pytest.mark.parametrize(("kind", "documented"), FIELDS.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_a_dataclass_has_the_documented_fields_and_is_frozen(kind: type, documented: str) -> None:
     assert dataclasses.is_dataclass(kind)
-    assert " ".join(field.name for field in dataclasses.fields(kind)) == documented
+    assert shown_fields(kind) == documented
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # what the decorator was given
-    assert [name for name in documented.split() if name not in get_type_hints(kind)] == []
 
 
 def test_the_documented_names_are_there() -> None:
