@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from akadze import Akadze, dev, sync
+from akadze import Akadze, applied_versions, dev, list_jobs, list_limits, list_workers, metrics, queue_snapshot, sync
 from akadze.sync.metrics import render_metrics
 from tests.database import create_database
 from tests.field.world import World
@@ -143,6 +144,29 @@ def read_everything(url: str) -> None:
     assert 'akadze_jobs{queue="default",state=' in render_metrics(app.sync_engine)
     assert sync.applied_versions(url) != []
     app.close()
+    asyncio.run(read_everything_async(url))
+
+
+async def read_everything_async(url: str) -> None:
+    app = Akadze(database_url=url)
+    assert {job.task for job in await list_jobs(app.engine, meta={"a": 1})} == {"note"}
+    assert [limit.key for limit in await list_limits(app.engine)] == ["k"]
+    await list_workers(app.engine)
+    assert (await queue_snapshot(app.engine)).counts
+    assert 'akadze_jobs{queue="default",state=' in await metrics.render_metrics(app.engine)
+    assert await applied_versions(url) != []
+    await app.aclose()
+
+
+#: Commands that read, and what they print of the rows on the standby.
+READING = {
+    "jobs list": " task=note queue=default state=queued ",
+    "jobs show 1": "\nid=1 task=note queue=default state=queued ",
+    "queues list": "\nqueue=default paused=false queued=1 ",
+    "limits list": "\nkey=k max_running=1 ",
+    "workers list": " hostname=afar pid=7 ",
+    "metrics": '\nakadze_jobs{queue="default",state="queued"} 1\n',
+}
 
 
 def test_b124_a_worker_needs_to_read_and_write_rows_and_readers_to_read(
@@ -167,7 +191,7 @@ def test_b124_a_worker_needs_to_read_and_write_rows_and_readers_to_read(
     read_everything(reads)
 
 
-def test_b124_readers_read_on_a_hot_standby(own_server: dev.Server) -> None:
+def test_b124_readers_read_on_a_hot_standby(own_server: dev.Server, start_worker: Starter) -> None:
     url = create_database(own_server.url(), "akadze_standby_test")
     sync.migrate(url)
     run(
@@ -176,13 +200,19 @@ def test_b124_readers_read_on_a_hot_standby(own_server: dev.Server) -> None:
         *grant_read(READ),
         "insert into akadze.jobs (task, meta) values ('note', '{\"a\": 1}')",
         "insert into akadze.limits (key, max_running) values ('k', 1)",
+        "insert into akadze.workers (id, hostname, pid, queues, heartbeat_ttl)"
+        " values (gen_random_uuid(), 'afar', 7, '{default}', interval '30 s')",
     )
     own_server.stop("fast")
     (own_server.directory / "data" / "standby.signal").touch()
     own_server.start()
     reads = make_url(url).set(username=READ, password="test").render_as_string(hide_password=False)
     assert run(url, "select pg_is_in_recovery()") == [(True,)]
+    commands = {line: command(start_worker, reads, *line.split()) for line in READING}
     read_everything(reads)
+    for line, process in commands.items():
+        assert (process.wait(), process.stderr) == (0, "")
+        assert READING[line] in f"\n{process.stdout}"
 
 
 def test_b124_a_worker_on_a_database_never_migrated_says_what_to_run(
