@@ -6,7 +6,8 @@ import os
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,22 @@ def test_b133_odd_queue_names_do_not_spoil_the_scrape(world: World) -> None:
     assert [len(process.stdout.splitlines()) for process in (jobs, queues)] == [len(QUEUES)] * 2
 
 
+def rows_read(connection: psycopg.Connection) -> int:
+    """Return how many rows of the table of jobs this session has read lately."""
+    answer = connection.execute(
+        "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables"
+        " where relid = 'akadze.jobs'::regclass"
+    )
+    [(rows,)] = answer.fetchall()
+    return int(rows)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("width", [2, 500])
 def test_b134_counts_of_a_big_table_are_right_and_read_one_index(
@@ -95,6 +112,19 @@ def test_b134_counts_of_a_big_table_are_right_and_read_one_index(
     if width > 100:  # else the table is as small as the index
         plan = "\n".join(line for (line,) in connection.execute(f"explain {statement('queues', 'count_jobs').sql}"))
         assert "Index Only Scan using jobs_pkey" in plan
+
+    # The lag is measured on the jobs that are queued, however many have finished.
+    with connection.transaction():
+        before = rows_read(connection)
+        connection.execute(statement("queues", "measure_lag").sql)
+        assert 200 <= rows_read(connection) - before < 1000
+    if full:
+        # On a machine that is busy or slow the bound grows with what a plain sum takes, about 0.3 s else.
+        scrapes, sums = [], []
+        for _ in range(5):
+            scrapes.append(seconds(lambda: render_metrics(connection)))
+            sums.append(seconds(lambda: connection.execute("select sum(i) from generate_series(1, 3000000) i")))
+        assert min(scrapes) < max(0.3, min(sums))
 
 
 @pytest.mark.heavy
