@@ -1,4 +1,4 @@
-"""Contract, section 9: limits and fair claims, with workers that run jobs."""
+"""Contract, sections 7 and 9: limits and fair claims, with workers that run jobs."""
 
 from __future__ import annotations
 
