@@ -6,8 +6,10 @@ import asyncio
 import os
 import re
 import socket
+import statistics
 import time
 from datetime import timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -41,6 +43,23 @@ async def test_a_worker_registers_itself_with_its_own_ttl_and_beats(app: Akadze,
     await table.until("select heartbeat_at > %s from akadze.workers", row["heartbeat_at"])
     await served.stop()
     assert await list_workers(app.engine) == ()
+
+
+async def test_beats_are_an_interval_apart(app: Akadze, table: Table, serve: Serve) -> None:
+    app.register(_nothing, name="task")
+    await serve(heartbeat_interval=0.4, heartbeat_ttl=30)
+    beats = [await table.value("select heartbeat_at from akadze.workers")]
+    for _ in range(5):
+        await table.until("select heartbeat_at > %s from akadze.workers", beats[-1])
+        beats.append(await table.value("select heartbeat_at from akadze.workers"))
+    # A beat that comes late to the server is followed by one that seems early: most of them tell.
+    assert statistics.median(later - one for one, later in pairwise(beats)) > timedelta(seconds=0.35)
+
+
+async def test_a_worker_with_a_long_interval_is_silent_meanwhile(app: Akadze, table: Table, serve: Serve) -> None:
+    app.register(_nothing, name="task")
+    await serve(heartbeat_interval=5, heartbeat_ttl=30)
+    await table.until("select now() - heartbeat_at > interval '1.5 s' from akadze.workers")
 
 
 async def test_a_healthy_worker_keeps_its_jobs_for_many_times_the_ttl(app: Akadze, table: Table, serve: Serve) -> None:
