@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
 
 from akadze import Akadze, Retry, Snooze, current, requeue, resume_queue
+from akadze._worker.exchange import Exchange, Survey
+from akadze._worker.loop import Loop
 from akadze.task import Task
 from tests.waiting import until
 from tests.worker.proxy import proxied
@@ -73,16 +76,27 @@ async def test_a_rolled_back_enqueue_wakes_nobody_and_a_late_commit_does(
 
 
 async def test_jobs_of_other_queues_do_not_wake_a_worker(
-    app: Akadze, task: Task[[]], table: Table, serve: Serve
+    app: Akadze, task: Task[[]], table: Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
         pass
 
-    other = await enqueue(app.register(body, name="other", queue="other"))
+    stranger = app.register(body, name="other", queue="other")
     served = await serve(queues=["default"], poll_interval=NEVER)
     await asleep(served, table)
+    wakes: list[float] = []
+    wake = Loop.wake
+
+    def counted(self: Loop) -> None:
+        wakes.append(time.monotonic())
+        wake(self)
+
+    monkeypatch.setattr(Loop, "wake", counted)
+    other = await enqueue(stranger)
     await table.rows("select pg_notify('akadze', 'other')")
+    # Notifications come in the order of commits: when this job has run, the worker has heard of the other queue.
     await table.ended(await enqueue(task))
+    assert len(wakes) == 1
     assert (await table.job(other))["state"] == "queued"
 
 
@@ -104,6 +118,42 @@ async def test_without_notify_new_jobs_are_found_by_polling(task: Task[[]], tabl
         assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
     assert await table.value(f"select count(*) = 0 {SESSIONS} and query ilike 'listen%%'")
     assert not await table.value("select bool_or(sleeping) from akadze.workers")
+
+
+@pytest.fixture
+def surveys(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When each survey of a worker that has been answered began, by the monotonic clock."""
+    begun: list[float] = []
+    survey = Exchange.survey
+
+    async def noted(self: Exchange) -> Survey:
+        now = time.monotonic()
+        answer = await survey(self)
+        begun.append(now)
+        return answer
+
+    monkeypatch.setattr(Exchange, "survey", noted)
+    return begun
+
+
+async def test_an_idle_worker_looks_no_more_often_than_its_poll_interval_says(
+    task: Task[[]], serve: Serve, surveys: list[float]
+) -> None:
+    await serve(notify=False, poll_interval=0.4)
+    await until(lambda: len(surveys) > 4)
+    # The pauses are cut by up to a quarter, so that workers do not poll in step.
+    assert min(later - one for one, later in pairwise(surveys)) > 0.75 * 0.4 - 0.005
+
+
+async def test_a_worker_that_polls_seldom_does_not_look_meanwhile(
+    task: Task[[]], table: Table, serve: Serve, surveys: list[float]
+) -> None:
+    await serve(notify=False, poll_interval=NEVER)
+    await until(lambda: surveys)
+    await table.rows("insert into akadze.jobs (task) values ('task')")
+    await table.until("select now() > created_at + interval '2 s' from akadze.jobs")
+    assert [*(await table.states()).values()] == ["queued"]
+    assert len(surveys) == 1
 
 
 async def test_a_job_that_came_in_past_the_api_is_found_by_polling(task: Task[[]], table: Table, serve: Serve) -> None:
