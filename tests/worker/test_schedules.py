@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from sqlalchemy import event, text
@@ -14,6 +14,8 @@ from akadze import Akadze
 from akadze._worker.schedules import Schedules
 from akadze.job import Job
 from tests.worker.firing import MINUTE, NOON, SECOND, Tables, add_task, held_in_a_hook, jobs, look_at, marks, step
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue
 
 
 @pytest.fixture
@@ -49,12 +51,35 @@ async def test_a_slot_that_has_its_job_is_not_fired_by_another_worker(app: Akadz
     assert jobs(tables, "run_at") == [NOON, NOON + MINUTE]
 
 
-async def test_a_finished_or_deleted_job_does_not_free_its_slot(app: Akadze, tables: Tables) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    ["update akadze.jobs set state = 'succeeded', finished_at = now()", "delete from akadze.jobs"],
+    ids=["finished", "deleted"],
+)
+@pytest.mark.parametrize("overlap", [True, False])
+async def test_a_finished_or_deleted_job_does_not_free_its_slot(
+    app: Akadze, tables: Tables, statement: LiteralString, overlap: bool
+) -> None:
     add_task(app)
-    app.add_schedule("report", every=MINUTE, overlap=False)
+    app.add_schedule("report", every=MINUTE, overlap=overlap)
     await step(app, NOON)
-    tables.execute("delete from akadze.jobs")
+    assert tables.execute(statement).rowcount == 1
     assert (await step(app, NOON + SECOND)).fired == 0
+
+
+async def test_a_worker_fires_also_the_schedules_of_queues_that_it_does_not_serve(
+    app: Akadze, tables: Tables, table: Table, serve: Serve
+) -> None:
+    mail = app.register(lambda: None, name="mail", queue="mail")
+    add_task(app, queue="nightly")
+    app.add_schedule("report", every=MINUTE)
+    await serve(queues=["mail"])
+    await table.until("select exists (select from akadze.jobs where task = 'report')")
+    # It claims, and leaves the job of the schedule to others.
+    assert (await table.ended(await enqueue(mail)))["state"] == "succeeded"
+    job = (await table.rows("select * from akadze.jobs where task = 'report' order by id"))[0]
+    assert (job["queue"], job["state"], job["run_count"]) == ("nightly", "queued", 0)
+    assert marks(tables)[0] == ("report", job["run_at"], job["id"])
 
 
 async def test_three_workers_at_one_slot_enqueue_one_job(app: Akadze, tables: Tables) -> None:
