@@ -29,6 +29,8 @@ USUAL: dict[str, Any] = {
     "run_count": 1, "attempt": 0, "snoozes": 0, "result": None, "ended": True, "worker_id": None, "errors": 0,
     "error": None,
 }  # fmt: skip
+#: What an error leaves of a run that was asked to cancel: its attempt is spent, as that of any run with an error.
+SPENT = {"attempt": 1, "errors": 1}
 
 
 class Odd(BaseException):
@@ -62,11 +64,11 @@ def raising(app: Akadze, error: BaseException, **options: Any) -> Any:
         (Fail(), 5, {"state": "failed", "attempt": 1, "errors": 1}),
         (Cancel("not wanted"), 5, {"state": "cancelled", "errors": 1}),
         (Cancel(), 5, {"state": "cancelled"}),
-        (CancelledError(), 1, {"state": "failed", "attempt": 1, "errors": 1}),
-        (SystemExit(3), 1, {"state": "failed", "attempt": 1, "errors": 1}),
-        (GeneratorExit(), 1, {"state": "failed", "attempt": 1, "errors": 1}),
-        (Odd(), 1, {"state": "failed", "attempt": 1, "errors": 1}),
-        (TimeoutError(), 1, {"state": "failed", "attempt": 1, "errors": 1}),
+        *[
+            (error, attempts, {"attempt": 1, "errors": 1, **left})
+            for error in (CancelledError(), SystemExit(3), GeneratorExit(), Odd(), TimeoutError())
+            for attempts, left in ((1, {"state": "failed"}), (2, {"state": "queued", "ended": False}))
+        ],
     ],
     ids=repr,
 )
@@ -296,18 +298,24 @@ async def test_a_result_is_stored_in_its_json_form(
 async def test_a_result_that_cannot_be_stored_is_an_error_of_the_run(
     value: Any, engine: Engine, app: Akadze, rows: Rows
 ) -> None:
-    await run_one(engine, app.register(lambda: value, name="result", max_attempts=1), app)
-    assert await rows(OUTCOME) == [USUAL | {"state": "failed", "attempt": 1, "errors": 1, "error": "ResultNotJson"}]
+    task = app.register(lambda: value, name="result", max_attempts=1)
+    await run_one(engine, task, app)
+    await run_one(engine, task, app, max_attempts=2)
+    error = {"attempt": 1, "errors": 1, "error": "ResultNotJson"}
+    assert await rows(f"{OUTCOME} order by id") == [
+        USUAL | error | {"state": "failed"},
+        USUAL | error | {"state": "queued", "ended": False},
+    ]
 
 
 @pytest.mark.parametrize(
-    ("error", "state"),
-    [(None, "succeeded"), (ZeroDivisionError(), "cancelled"), (Retry(), "cancelled"), (Snooze(HOUR), "cancelled"),
-     (Fail("no"), "cancelled"), (Cancel(), "cancelled")],
+    ("error", "left"),
+    [(None, {"state": "succeeded", "result": "done"}), (Snooze(HOUR), {"snoozes": 1}), (Cancel(), {}),
+     (ZeroDivisionError(), SPENT), (Retry(), SPENT), (Fail("no"), SPENT)],
     ids=repr,
 )  # fmt: skip
 async def test_a_cancel_request_during_the_run_wins_over_all_but_success(
-    error: Any, state: str, engine: Engine, app: Akadze, rows: Rows
+    error: Any, left: dict[str, Any], engine: Engine, app: Akadze, rows: Rows
 ) -> None:
     from akadze import sync
 
@@ -320,8 +328,9 @@ async def test_a_cancel_request_during_the_run_wins_over_all_but_success(
         return "done"
 
     await run_one(engine, work, app)
-    [row] = await rows("select state, result, expired, finished_at is not null as ended from akadze.jobs")
-    assert row == {"state": state, "result": "done" if error is None else None, "expired": False, "ended": True}
+    named = {"error": type(error).__name__} if "errors" in left else {}
+    assert await rows(OUTCOME) == [USUAL | {"state": "cancelled"} | left | named]
+    assert await rows("select expired from akadze.jobs") == [{"expired": False}]
 
 
 async def test_an_expiry_does_not_stop_a_run_but_a_retry(engine: Engine, app: Akadze, rows: Rows) -> None:
