@@ -16,6 +16,7 @@ import pytest
 
 from akadze import Akadze
 from akadze.testing import drain
+from tests.odd_names import ODDLY_NAMED
 
 from .conftest import Engine, Rows
 
@@ -93,6 +94,19 @@ async def test_defaults_are_those_of_the_function_at_the_time_of_the_run(engine:
     assert arrived == [(1, ["1"], year), (2, ["2"], year), (3, ["own", "3"], year)]
 
 
+@pytest.mark.parametrize("colour", ODDLY_NAMED)
+async def test_parameters_that_have_the_names_of_everything_that_a_run_uses_get_what_was_given(
+    colour: str, engine: Engine, app: Akadze, rows: Rows
+) -> None:
+    task, given, arrived = ODDLY_NAMED[colour](app)
+    async with engine.begin() as connection:
+        await task.using(session=connection).enqueue(**given)
+        await task.using(session=connection).enqueue_many([given])
+    await drain(app)
+    assert await rows("select state, errors from akadze.jobs") == [{"state": "succeeded", "errors": []}] * 2
+    assert arrived == [given] * 2
+
+
 @pytest.mark.parametrize(
     ("stored", "says"),
     [
@@ -101,19 +115,22 @@ async def test_defaults_are_those_of_the_function_at_the_time_of_the_run(engine:
         ('{"n": 1, "gone": 2}', "no parameter 'gone'"),
     ],
 )
+@pytest.mark.parametrize(("attempts", "state"), [(1, "failed"), (2, "queued")])
 async def test_stored_arguments_that_no_longer_fit_are_an_error_of_the_run(
-    stored: str, says: str, app: Akadze, rows: Rows
+    stored: str, says: str, attempts: int, state: str, app: Akadze, rows: Rows
 ) -> None:
     @app.task("work")
     def work(n: int) -> None:
         raise AssertionError("the body must not run")
 
     await rows(
-        "insert into akadze.jobs (task, args, max_attempts) values ('work', cast(cast(:args as text) as jsonb), 1)",
+        "insert into akadze.jobs (task, args, max_attempts)"
+        " values ('work', cast(cast(:args as text) as jsonb), cast(:attempts as integer))",
         args=stored,
+        attempts=attempts,
     )
     await drain(app)
     [row] = await rows("select state, attempt, errors from akadze.jobs")
-    assert (row["state"], row["attempt"]) == ("failed", 1)
+    assert (row["state"], row["attempt"]) == (state, 1)
     assert row["errors"][0]["error"] == "ArgumentsInvalid"
     assert says in row["errors"][0]["message"]

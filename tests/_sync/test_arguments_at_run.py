@@ -17,6 +17,7 @@ import pytest
 
 from akadze import Akadze
 from akadze.sync.testing import drain
+from tests.odd_names import ODDLY_NAMED
 
 from .conftest import Engine, Rows
 
@@ -94,6 +95,19 @@ def test_defaults_are_those_of_the_function_at_the_time_of_the_run(engine: Engin
     assert arrived == [(1, ["1"], year), (2, ["2"], year), (3, ["own", "3"], year)]
 
 
+@pytest.mark.parametrize("colour", ODDLY_NAMED)
+def test_parameters_that_have_the_names_of_everything_that_a_run_uses_get_what_was_given(
+    colour: str, engine: Engine, app: Akadze, rows: Rows
+) -> None:
+    task, given, arrived = ODDLY_NAMED[colour](app)
+    with engine.begin() as connection:
+        task.using(session=connection).enqueue(**given)
+        task.using(session=connection).enqueue_many([given])
+    drain(app)
+    assert rows("select state, errors from akadze.jobs") == [{"state": "succeeded", "errors": []}] * 2
+    assert arrived == [given] * 2
+
+
 @pytest.mark.parametrize(
     ("stored", "says"),
     [
@@ -102,19 +116,22 @@ def test_defaults_are_those_of_the_function_at_the_time_of_the_run(engine: Engin
         ('{"n": 1, "gone": 2}', "no parameter 'gone'"),
     ],
 )
+@pytest.mark.parametrize(("attempts", "state"), [(1, "failed"), (2, "queued")])
 def test_stored_arguments_that_no_longer_fit_are_an_error_of_the_run(
-    stored: str, says: str, app: Akadze, rows: Rows
+    stored: str, says: str, attempts: int, state: str, app: Akadze, rows: Rows
 ) -> None:
     @app.task("work")
     def work(n: int) -> None:
         raise AssertionError("the body must not run")
 
     rows(
-        "insert into akadze.jobs (task, args, max_attempts) values ('work', cast(cast(:args as text) as jsonb), 1)",
+        "insert into akadze.jobs (task, args, max_attempts)"
+        " values ('work', cast(cast(:args as text) as jsonb), cast(:attempts as integer))",
         args=stored,
+        attempts=attempts,
     )
     drain(app)
     [row] = rows("select state, attempt, errors from akadze.jobs")
-    assert (row["state"], row["attempt"]) == ("failed", 1)
+    assert (row["state"], row["attempt"]) == (state, 1)
     assert row["errors"][0]["error"] == "ArgumentsInvalid"
     assert says in row["errors"][0]["message"]
