@@ -157,20 +157,25 @@ async def test_a_holder_that_expires_later_keeps_its_key(engine: Engine, note: A
     assert await states(rows) == ["queued"]
 
 
+@pytest.mark.parametrize("dead", ["expired", "asked to cancel"])
 async def test_the_dead_holder_s_end_is_a_transition_before_the_new_job_is_told_of(
-    engine: Engine, note: Any, app: Akadze, rows: Rows
+    dead: str, engine: Engine, note: Any, app: Akadze, rows: Rows
 ) -> None:
     seen: list[Any] = []
+    expired = dead == "expired"
     app.hooks.on_enqueue.append(lambda connection, job: seen.append((connection, "new", job.args["n"], job.state)))
     app.hooks.on_transition.append(
         lambda connection, job, before, after: seen.append((connection, before, after, job.args["n"], job.expired))
     )
     async with engine.begin() as connection:
-        await note.using(session=connection, unique_key="u", expires_at=PAST).enqueue(n=1)
+        await note.using(session=connection, unique_key="u", expires_at=PAST if expired else None).enqueue(n=1)
+    if not expired:
+        async with engine.begin() as connection:
+            await request_cancel(connection, (await ids(rows))[0])
     async with engine.begin() as connection:
         await note.using(session=connection, unique_key="u").enqueue(n=2)
         here = connection
-    assert seen[1:] == [(here, "queued", "cancelled", 1, True), (here, "new", 2, "queued")]
+    assert seen[1:] == [(here, "queued", "cancelled", 1, expired), (here, "new", 2, "queued")]
 
 
 async def test_a_hook_that_refuses_the_end_of_the_holder_leaves_all_as_it_was(
