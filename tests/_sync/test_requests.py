@@ -49,15 +49,14 @@ def test_a_cancel_request_marks_a_live_job_and_leaves_its_state(
 
 def test_a_second_cancel_request_changes_nothing(engine: Engine, note: Any, rows: Rows) -> None:
     job_id = made(engine, note, rows)
-    for _ in range(2):
-        with engine.begin() as connection:
-            request_cancel(connection, job_id)
-        now = rows("select cancel_requested_at from akadze.jobs")
-        rows("update akadze.jobs set cancel_requested_at = cancel_requested_at - interval '1 hour'")
-        first = rows("select cancel_requested_at + interval '1 hour' as at from akadze.jobs")
-        assert [row["at"] for row in first] == [row["cancel_requested_at"] for row in now]
-    [row] = rows("select cancel_requested_at < now() - interval '1 hour' as kept from akadze.jobs")
-    assert row == {"kept": True}
+    with engine.begin() as connection:
+        request_cancel(connection, job_id)
+    first = rows("select * from akadze.jobs")
+    assert first[0]["cancel_requested_at"] is not None
+    # Of a transaction of its own, which has a later time.
+    with engine.begin() as connection:
+        request_cancel(connection, job_id)
+    assert rows("select * from akadze.jobs") == first
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
