@@ -105,9 +105,17 @@ def test_zero_is_a_priority_of_its_own(engine: Engine, note: Any, rows: Rows) ->
     assert only(rows, "priority") == {"priority": 0}
 
 
-@pytest.mark.parametrize("options", [{"priority": -32768}, {"priority": 32767}, {"max_attempts": 2147483647}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": -32768},
+        {"priority": 32767},
+        {"max_attempts": 2147483647},
+        {"meta": {"k": "x" * 8184}},  # 8192 bytes as JSON
+    ],
+)
 def test_the_edges_of_what_is_allowed_can_be_stored(
-    engine: Engine, note: Any, rows: Rows, options: dict[str, int]
+    engine: Engine, note: Any, rows: Rows, options: dict[str, Any]
 ) -> None:
     with engine.begin() as connection:
         note.using(session=connection, **options).enqueue()
