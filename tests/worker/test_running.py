@@ -18,6 +18,7 @@ import akadze.sync
 from akadze import Akadze, AkadzeError, Retry, Snooze, current, pause_queue, resume_queue
 from akadze._worker.exchange import Exchange
 from akadze.job import Job
+from tests.odd_names import ODDLY_NAMED
 from tests.waiting import until
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
@@ -264,6 +265,18 @@ async def test_arguments_arrive_as_the_declared_types_fresh_in_each_run(
     await table.ended(as_models, as_dicts)
     assert seen == [(given, [given], order, ID)] * 4
     assert {type(item) for a, more, _, _ in seen for item in (a, *more)} == {Address}
+
+
+@pytest.mark.parametrize("colour", ODDLY_NAMED)
+async def test_parameters_that_have_the_names_of_everything_that_a_run_uses_get_what_was_given(
+    app: Akadze, table: Table, serve: Serve, colour: str
+) -> None:
+    task, given, arrived = ODDLY_NAMED[colour](app)
+    jobs = [await enqueue(task, given), *await enqueue_many(task, [given])]
+    await serve()
+    await table.ended(*jobs)
+    assert [(row["state"], row["errors"]) for row in await table.jobs(*jobs)] == [("succeeded", [])] * 2
+    assert arrived == [given] * 2
 
 
 async def test_stored_arguments_that_do_not_fit_any_more_are_an_error_of_the_run(
