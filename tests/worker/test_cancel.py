@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from akadze import Akadze, Fail, Retry, Snooze, current, pause_queue, request_cancel
+from akadze import Akadze, Cancel, Fail, Retry, Snooze, current, pause_queue, request_cancel
 from akadze._async.transitions import cancel_doomed
 from akadze._connections import async_caller
 from tests.worker.serving import Serve
@@ -140,6 +140,10 @@ async def _snoozes() -> None:
     raise Snooze(timedelta(0))
 
 
+async def _cancels() -> None:
+    raise Cancel("after the request")
+
+
 async def _fails() -> None:
     raise Fail("after the request")
 
@@ -167,21 +171,23 @@ async def _completes_and_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "state"),
+    ("body", "state", "attempt"),
     [
-        (_raises, "cancelled"),
-        (_retries, "cancelled"),
-        (_snoozes, "cancelled"),
-        (_fails, "cancelled"),
-        (_times_out, "cancelled"),
-        (_returns_nonsense, "cancelled"),
-        (_returns, "succeeded"),
-        (_returns_nothing, "succeeded"),
-        (_completes_and_raises, "succeeded"),
+        # The request spends no attempt, the errors of a run do.
+        (_raises, "cancelled", 1),
+        (_retries, "cancelled", 1),
+        (_snoozes, "cancelled", 0),
+        (_cancels, "cancelled", 0),
+        (_fails, "cancelled", 1),
+        (_times_out, "cancelled", 1),
+        (_returns_nonsense, "cancelled", 1),
+        (_returns, "succeeded", 0),
+        (_returns_nothing, "succeeded", 0),
+        (_completes_and_raises, "succeeded", 0),
     ],
 )
 async def test_a_running_job_that_was_asked_to_cancel_ends_by_what_its_body_does(
-    app: Akadze, table: Table, serve: Serve, body: Any, state: str
+    app: Akadze, table: Table, serve: Serve, body: Any, state: str, attempt: int
 ) -> None:
     release = asyncio.Event()
     starts: list[int] = []
@@ -199,7 +205,8 @@ async def test_a_running_job_that_was_asked_to_cancel_ends_by_what_its_body_does
     assert (await table.job(job_id))["state"] == "running"
     release.set()
     row = await table.ended(job_id)
-    assert (row["state"], row["run_count"], row["expired"]) == (state, 1, False)
+    assert (row["state"], row["attempt"], row["run_count"], row["expired"]) == (state, attempt, 1, False)
+    assert row["snoozes"] == (1 if body is _snoozes else 0)
     assert row["result"] == (1 if body is _returns else None)
     await served.stop()
     assert starts == [1]

@@ -79,7 +79,8 @@ async def test_a_lost_job_that_was_asked_to_cancel_is_cancelled(
         await request_cancel(connection, job_id)
     await serve()
     row = await table.ended(job_id)
-    assert (row["state"], row["run_count"]) == ("cancelled", 1)
+    # The request spends no attempt, the lost worker does.
+    assert (row["state"], row["run_count"], row["attempt"], row["error_names"]) == ("cancelled", 1, 1, ["WorkerLost"])
 
 
 async def test_a_lost_job_past_its_expiry_is_not_started_again(task: Task[[]], table: Table, serve: Serve) -> None:
