@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+import akadze.sync
 from akadze import Akadze, current
 from akadze.job import Job
 from tests.worker.serving import Serve
@@ -57,4 +59,35 @@ async def test_a_worker_on_an_asyncpg_engine_does_all_that_it_has_to(
     assert [(row["state"], row["attempt"], row["result"]) for row in await table.jobs(lost)] == [("succeeded", 1, 3)]
     await served.stop()
     assert ({job_id for job_id, _ in moves} == {*jobs, expired, lost}) == hooked
+    await app.aclose()
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_plain_task_of_an_app_on_asyncpg_completes_on_a_connection_of_the_blocking_engine(
+    database_url: str, table: Table, serve: Serve, hooked: bool
+) -> None:
+    app = Akadze(database_url=database_url.replace("postgresql://", "postgresql+asyncpg://"))
+    moves: list[str] = []
+    if hooked:
+        app.hooks.on_transition.append(lambda connection, job, before, after: moves.append(after))
+
+    @app.task("plain", max_attempts=1)
+    def plain(fails: bool) -> str:
+        with akadze.sync.current().complete_tx() as connection:
+            assert connection.dialect.driver == "psycopg"
+            connection.execute(text("insert into akadze.queue_pauses (queue) values (:fails)"), {"fails": str(fails)})
+            if fails:
+                raise ValueError("in the block")
+        return "not stored"
+
+    jobs = [await enqueue(plain, {"fails": fails}) for fails in (False, True)]
+    served = await serve(app)
+    await table.ended(*jobs)
+    assert [(row["state"], row["result"], row["attempt"], row["error_names"]) for row in await table.jobs(*jobs)] == [
+        ("succeeded", None, 0, []),
+        ("failed", None, 1, ["ValueError"]),
+    ]
+    assert await table.rows("select queue from akadze.queue_pauses") == [{"queue": "False"}]
+    await served.stop()
+    assert sorted(moves) == (["failed", "running", "running", "succeeded"] if hooked else [])
     await app.aclose()
