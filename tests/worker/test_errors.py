@@ -47,6 +47,10 @@ def _cancelled() -> None:
     raise asyncio.CancelledError
 
 
+def _nothing() -> None:
+    pass
+
+
 def _group() -> None:
     raise BaseExceptionGroup("both", [KeyboardInterrupt(), ValueError("one")])
 
@@ -85,6 +89,39 @@ async def test_what_would_end_a_program_is_an_error_of_the_run_when_a_body_raise
         assert name != "RuntimeError" or "StopIteration" in row["errors"][0]["message"]
     assert served.up
     await served.stop()
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_run_that_ends_in_an_odd_way_is_tried_again_while_there_are_attempts(
+    app: Akadze, table: Table, serve: Serve, colour: str
+) -> None:
+    ran: list[str] = []
+
+    def calling(function: Any, name: str) -> Any:
+        def plain(n: int) -> Any:
+            ran.append(name)
+            return function()
+
+        async def coroutine(n: int) -> Any:
+            return plain(n)
+
+        return coroutine if colour == "async" else plain
+
+    jobs: dict[str, int] = {}
+    for function, name in {**ABRUPT, object: "ResultNotJson", _nothing: "ArgumentsInvalid"}.items():
+        task = app.register(
+            calling(function, name), name=name, max_attempts=2, backoff=lambda attempt: timedelta(days=1)
+        )
+        jobs[name] = await enqueue(task, {"n": 1})
+    await table.rows("update akadze.jobs set args = '{}' where task = 'ArgumentsInvalid'")
+    served = await serve(slots=3)
+    await table.until("select bool_and(state = 'queued' and run_count = 1) from akadze.jobs")
+    for name, job_id in jobs.items():
+        row = await table.job(job_id)
+        assert (row["attempt"], row["error_names"], row["finished_at"]) == (1, [name], None)
+        assert row["run_at"] - row["created_at"] > timedelta(hours=23)
+    assert sorted(ran) == sorted({*jobs} - {"ArgumentsInvalid"})
+    assert served.up
 
 
 async def test_a_body_that_cancels_itself_has_an_error(app: Akadze, table: Table, serve: Serve) -> None:
