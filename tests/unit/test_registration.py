@@ -170,10 +170,18 @@ class Later:
     ids=lambda options: next(iter(options)),
 )  # fmt: skip
 def test_an_option_that_cannot_be_is_refused_and_nothing_is_registered(app: Akadze, options: dict[str, Any]) -> None:
-    with pytest.raises(AkadzeError) as raised:
-        app.register(plain, **{"name": "t", **options})
-    assert not isinstance(raised.value, EnqueueError)
-    assert app.tasks == {}
+    def body() -> None: ...
+
+    given: dict[str, Any] = {"name": "t", **options}
+    ways = [lambda: app.register(body, **given), lambda: app.task(**given)(body)]
+    if "priority" not in options:  # that of periodic jobs is 0
+        ways.append(lambda: app.periodic(**given, every=timedelta(minutes=1))(body))
+    for way in ways:
+        with pytest.raises(AkadzeError) as raised:
+            way()
+        assert not isinstance(raised.value, EnqueueError)
+        assert app.tasks == {}
+        assert app._schedules == []
 
 
 def test_a_backoff_may_be_an_object_whose_call_is_plain(app: Akadze) -> None:
@@ -205,7 +213,8 @@ def test_include_imports_each_module_and_calls_its_register(
             f"def register(app):\n    app.register(lambda: None, name={name!r})\n"
         )
     monkeypatch.syspath_prepend(tmp_path)
-    app.include("included_one", "included_two")
+    include: Any = app.include
+    assert include("included_one", "included_two") is None
     assert sorted(app.tasks) == ["one", "two"]
     app.include()
     for name in ("one", "two"):
