@@ -96,9 +96,10 @@ def test_a_refused_zone_leaves_the_app_as_it_was(app: Akadze, options: dict[str,
     assert app._schedules == []
 
 
-def test_an_added_schedule_uses_the_queue_of_its_task(app: Akadze) -> None:
-    app.add_schedule("known", cron="0 12 * * *")
-    app.add_schedules([{"name": "known", "every": MINUTE, "queue": "slow", "overlap": False}])
+def test_an_added_schedule_uses_the_queue_of_its_task_and_nothing_is_returned(app: Akadze) -> None:
+    untyped: Any = app
+    assert untyped.add_schedule("known", cron="0 12 * * *") is None
+    assert untyped.add_schedules([{"name": "known", "every": MINUTE, "queue": "slow", "overlap": False}]) is None
     assert [(schedule.task, schedule.queue, schedule.overlap) for schedule in app._schedules] == [
         ("known", "reports", True),
         ("known", "slow", False),
