@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from akadze import Akadze, AkadzeError, list_jobs, sync
@@ -103,9 +105,27 @@ async def test_the_pool_of_an_app_s_own_engines_has_the_size_that_was_asked_for(
     app = Akadze(database_url=database_url, pool_size=7)
     assert app.engine.pool.size() == app.sync_engine.pool.size() == 7  # type: ignore[attr-defined]  # of queue pools
     await app.aclose()
-    default = Akadze(database_url=database_url)
-    assert default.engine.pool.size() == 5  # type: ignore[attr-defined]  # of a queue pool
-    await default.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
+async def test_a_pool_has_five_connections_and_ten_more_where_no_size_was_asked_for(
+    scheme: str, database_url: str
+) -> None:
+    app = Akadze(database_url=with_scheme(database_url, scheme))
+    async with AsyncExitStack() as stack:
+        for _ in range(5 + 10):
+            await stack.enter_async_context(app.engine.connect())
+            stack.enter_context(app.sync_engine.connect())
+        for pool in (app.engine.pool, app.sync_engine.pool):
+            assert (pool.size(), pool.overflow()) == (5, 10)  # type: ignore[attr-defined]  # of queue pools
+        # The next one waits: in short, since nobody gives one back.
+        for engine in (app.engine.sync_engine, app.sync_engine):
+            engine.pool._timeout = 0.01  # type: ignore[attr-defined]  # of a queue pool
+        with pytest.raises(NoConnectionLeft, match="size 5 overflow 10"):
+            await stack.enter_async_context(app.engine.connect())
+        with pytest.raises(NoConnectionLeft, match="size 5 overflow 10"):
+            stack.enter_context(app.sync_engine.connect())
+    await app.aclose()
 
 
 ENGINE = create_async_engine("postgresql+psycopg://nobody@nowhere.invalid/none")
