@@ -26,6 +26,16 @@ class HookFailed(Exception):
 class HookHung(HookFailed):
     """A hook did not return in the time that it has."""
 
+    #: The job for which it was called, where the one who catches this cannot know.
+    job_id: int | None = None
+
+
+def hung_in(error: BaseException | None) -> HookHung | None:
+    """Return the HookHung that an error is, or that came before it: the way back on a dead connection raises, too."""
+    while error is not None and not isinstance(error, HookHung):
+        error = error.__context__
+    return error
+
 
 class Spoilt(Exception):
     """While hooks were called for this run of a job the connection was lost, or given up, with this error.
@@ -52,8 +62,9 @@ class Hooks:
       None. It sees what leaves the body only: of a plain function that has timed out, when it returns at last.
     - ``on_transition(connection, job, from_state, to_state)`` runs in the transaction that changes the job's state.
       It must not raise: an error rolls that job's transition back, and the job stays as it was. In a worker, an async
-      call that takes a third of ``heartbeat_ttl`` counts as an error; the worker's other jobs wait for it meanwhile. A
-      plain one holds up the whole worker, its heartbeat too, for as long as it takes.
+      call that takes a third of ``heartbeat_ttl`` counts as an error (in ``complete_tx`` the task's own timeout holds
+      instead); the worker's other jobs wait for it meanwhile. A plain one holds up the whole worker, its heartbeat too,
+      for as long as it takes.
 
     ``connection`` is the object that the transaction runs on: the caller's own session at enqueue, an SQLAlchemy
     connection in a worker.

@@ -17,7 +17,7 @@ from akadze._log import get_logger
 from akadze._sqlstates import is_connection_lost
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
-from akadze.hooks import HookHung, Spoilt, async_call_watcher, told
+from akadze.hooks import Spoilt, async_call_watcher, hung_in, told
 
 logger = get_logger("akadze.job")
 
@@ -34,7 +34,7 @@ _CHECK_TRANSACTION = statement("session", "begin_work")
 Hooks = Sequence[Callable[..., Any]]
 
 #: How long a job whose claim a hook refused stays out of the line, in seconds.
-_REFUSED_FOR = 1.0
+REFUSED_FOR = 1.0
 #: Seconds after which a batch whose hooks are slow is cut off, so that its locks and its transaction do not last.
 LONGEST = 10.0
 
@@ -94,8 +94,13 @@ async def watch_claims(
     worker_id: UUID,
     runs: Sequence[tuple[int, int]],
     known: Collection[tuple[int, int]] = (),
+    *,
+    put_off: Callable[[int], float] | None = None,
 ) -> set[int]:
-    """Call the hooks for runs that this transaction has claimed; return the jobs that a hook refused, put back."""
+    """Call the hooks for runs that this transaction has claimed; return the jobs that a hook refused, put back.
+
+    ``put_off`` tells of such a job for how many seconds it stays out of the line, a second if it is not given.
+    """
     refused: set[int] = set()
     for job_id, run in runs:
         if (job_id, run) in known:
@@ -108,8 +113,10 @@ async def watch_claims(
             await _raise_if_spoilt(caller, (job_id, run), error)
             logger.error("job %s stays queued: an on_transition hook refused its start: %s", job_id, told(error))
             refused.add(job_id)
-    if refused:
-        await caller.rows(_REFUSE_CLAIMS, ids=sorted(refused), worker=str(worker_id), delay=_REFUSED_FOR)
+    delays = {job_id: REFUSED_FOR if put_off is None else put_off(job_id) for job_id in refused}
+    for delay in set(delays.values()):
+        ids = sorted(job_id for job_id in refused if delays[job_id] == delay)
+        await caller.rows(_REFUSE_CLAIMS, ids=ids, worker=str(worker_id), delay=delay)
     return refused
 
 
@@ -177,21 +184,16 @@ async def _move(
             if refused is not None:
                 refused.add(job_id)
             # On a connection that the server has ended meanwhile the way back to the savepoint raises in its place.
-            hung = _hung(error)
+            hung = hung_in(error)
             if hung is None:
                 await _raise_if_spoilt(caller, (job_id, 0), error)
             logger.error(
                 "job %s stays %s: an on_transition hook refused its move: %s", job_id, from_state, told(hung or error)
             )
             if hung is not None:
+                hung.job_id = job_id
                 raise hung from None  # what it waited for was cancelled, perhaps with the connection
     return moved
-
-
-def _hung(error: BaseException | None) -> HookHung | None:
-    while error is not None and not isinstance(error, HookHung):
-        error = error.__context__
-    return error
 
 
 async def _raise_if_spoilt(caller: AsyncCaller, run: tuple[int, int], error: Exception) -> None:

@@ -76,3 +76,7 @@ rollback to savepoint akadze_hook
 -- The number of the open transaction. Another one later says that it was ended meanwhile, by a commit or rollback in words that the
 -- driver does not report once the next statement has begun a new transaction.
 select txid_current() as transaction
+
+-- name: find_transaction
+-- The same, null while the transaction has written nothing: an exchange that finds no job must not use a number up.
+select txid_current_if_assigned() as transaction

@@ -57,7 +57,7 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
 
     Raises AkadzeError if a ready job's task is not registered on ``app`` (a worker would leave it queued), if jobs are
     still ready after ``limit`` runs or wait under a limit of 0, if another transaction keeps hold of a job that has
-    run, or if the session cannot be used.
+    run, or if the session cannot be used; and what an ``on_transition`` hook raised that has cost the connection.
     """
     if not isinstance(app, Akadze):
         raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose jobs are to be run")

@@ -24,7 +24,7 @@ from akadze._worker.hooked import Hooked, Refusal
 from akadze._worker.line import Line
 from akadze._worker.wire import Reply, Sent
 from akadze.app import Akadze
-from akadze.hooks import Spoilt
+from akadze.hooks import Spoilt, hung_in
 
 _CLAIM_PLAIN = statement("claim", "claim_plain")
 _CHOOSE_LIMITED = statement("choose", "choose_limited")
@@ -41,6 +41,7 @@ _SET_SLEEPING = statement("workers", "set_sleeping")
 _TUNE_SESSION = statement("session", "tune_session")
 _LIMIT_WAITING = statement("session", "limit_waiting")
 _RESET_WAITING = statement("session", "reset_waiting")
+_FIND_TRANSACTION = statement("session", "find_transaction")
 _BEGIN_EXCHANGE = statement("session", "begin_exchange")
 _COMMIT = statement("session", "commit")
 
@@ -189,7 +190,8 @@ class Exchange:
                 return await self._watched_carefully(outcomes, free, refused)
             except Spoilt as lost:
                 ending = any(lost.run == (job_id, number) for job_id, number, _ in outcomes)
-                self._hooked.raise_if_lost(lost.run, lost.error, starting=not ending)
+                if hung_in(lost.error) is None:
+                    self._hooked.raise_if_lost(lost.run, lost.error, starting=not ending)
                 refused.add(lost.run)
                 spoilt = True
 
@@ -213,7 +215,7 @@ class Exchange:
         async with held.owner.begin():
             # SQLAlchemy believes that it has begun, and psycopg would begin with its first statement.
             sent = self._statements(held, outcomes, free, stepping=stepping, watched=True)
-            answers = await self._talk(held, [(_BEGIN_EXCHANGE, {}), *sent])
+            answers = await self._talk(held, [(_BEGIN_EXCHANGE, {}), *sent, (_FIND_TRANSACTION, {})])
             answer = self._received(answers, free)
             ended = {key[0]: key for key in answer.written}
             if outcomes:
@@ -223,6 +225,10 @@ class Exchange:
             for claimed in answer.rows:
                 run = ClaimedRun(self._app, self._worker_id, claimed)
                 await self._hooked.call(partial(getattr, run, "job"), QUEUED, RUNNING, (run.id, run.number))
+            if answer.rows or answer.written:
+                one = (answer.rows[0][ID], answer.rows[0][NUMBER]) if answer.rows else next(iter(answer.written))
+                number = answers[_FIND_TRANSACTION].rows[0][0]
+                await self._hooked.check_transaction(number, one, starting=bool(answer.rows))
         return answer
 
     async def _watched_carefully(
@@ -230,7 +236,7 @@ class Exchange:
     ) -> Answer:
         """Exchange again after a hook has raised, with a savepoint for each job, so that it hurts its own job only."""
         held = await self._hooked.open(alone=_about_one(outcomes, free))
-        hooks = self._app.hooks.on_transition
+        hooks = self._hooked.hooks()
         stepping = bool(free) and self._stepping
         assert held.owner is not None
         async with held.owner.begin():
@@ -251,7 +257,12 @@ class Exchange:
                 else:
                     rows = await held.rows(_CLAIM_PLAIN, **self._plain_claim(free))
                 put_back = await watch_claims(
-                    caller, hooks, self._worker_id, [(row[ID], row[NUMBER]) for row in rows], known
+                    caller,
+                    hooks,
+                    self._worker_id,
+                    [(row[ID], row[NUMBER]) for row in rows],
+                    known,
+                    put_off=self._hooked.seconds_off,
                 )
                 rows = [row for row in rows if row[ID] not in put_back]
         return Answer(set(written), refused, rows, self._learn(chosen, rows, free))

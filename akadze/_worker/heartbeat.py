@@ -27,7 +27,7 @@ _BEAT = statement("workers", "beat")
 _DELETE_WORKER = statement("workers", "delete_worker")
 
 
-#: Added to what a lost lease says, if no beat was even tried: the database is not the one to look at.
+#: Added to what a lost lease says, if the loop stood still for most of it: the database is not the one to look at.
 _STOOD_STILL: Final = (
     "; its event loop stood still for {:.1f} s: an async task that blocks (a plain function may), or a frozen process"
 )

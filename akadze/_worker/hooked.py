@@ -6,22 +6,25 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from akadze._async.transitions import REFUSED_FOR
 from akadze._log import get_logger
 from akadze._sqlstates import first_line, is_connection_lost
 from akadze._statement import statement
 from akadze._states import RUNNING
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
-from akadze.hooks import HookFailed, async_call_watcher, name_of, told
+from akadze.hooks import HookFailed, HookHung, async_call_watcher, name_of, told, within
 from akadze.job import Job
 
 # Any statement will do.
 _BEGIN_WORK = statement("session", "begin_work")
+_FIND_TRANSACTION = statement("session", "find_transaction")
 
 logger = get_logger("akadze.job")
 
@@ -32,8 +35,8 @@ _SLOW: Final = 0.05
 #: How often in a row hooks may lose the connection of a transaction that is about their run alone, before that is taken
 #: for their own doing.
 _MOST_LOSSES: Final = 3
-#: Seconds for which they are not called again then.
-_REFUSED_FOR: Final = 60.0
+#: Seconds for which a job does not start whose hooks do this, or hang.
+_PUT_OFF_FOR: Final = 60.0
 
 
 class LostInHook(psycopg.OperationalError):
@@ -41,10 +44,13 @@ class LostInHook(psycopg.OperationalError):
 
 
 class Refusal(Exception):
-    """An on_transition hook raised for this run, did not return in time, rolled back, or has cost the connection."""
+    """An on_transition hook raised for this run, did not return in time, rolled back, or has cost the connection.
 
-    def __init__(self, run: tuple[int, int], *, spoilt: bool) -> None:
-        super().__init__(f"a hook refused run {run[1]} of job {run[0]}")
+    None: for which run is not known.
+    """
+
+    def __init__(self, run: RunKey | None, *, spoilt: bool) -> None:
+        super().__init__(f"a hook refused run {run[1]} of job {run[0]}" if run is not None else "a hook rolled back")
         self.run = run
         #: The connection is not to be used any more.
         self.spoilt = spoilt
@@ -100,9 +106,9 @@ class Hooked:
             now = time.monotonic()
             self._until = {job_id: until for job_id, until in self._until.items() if now < until}
 
-    def apart(self, run: RunKey) -> set[RunKey]:
+    def apart(self, run: RunKey | None) -> set[RunKey]:
         """Return the set of this run; it also holds, unseen, all runs of jobs that are not started for a while."""
-        return _Apart([run], self._until)
+        return _Apart([run] if run is not None else [], self._until)
 
     async def call(self, read_job: Callable[[], Job], from_state: str, to_state: str, run: RunKey) -> None:
         """Call the hooks for a run. Raises Refusal for what they do, and LostInHook for what may be an outage."""
@@ -132,8 +138,21 @@ class Hooked:
                 await _let_go(held)
             if lost:
                 self.raise_if_lost(run, error, starting=to_state == RUNNING)
+            if hung and to_state == RUNNING:
+                self._put_off(run[0])
             logger.error("job %s stays %s: an on_transition hook raised: %s", run[0], from_state, told(error))
             raise Refusal(run, spoilt=hung or lost or not _in_transaction(held)) from error
+
+    async def check_transaction(self, number: int, run: RunKey, *, starting: bool) -> None:
+        """Raise Refusal if hooks have rolled back the transaction of this number, and one of them has begun another.
+
+        The driver does not tell, where both were done in words. Which hook it was shows when each job has a savepoint.
+        """
+        held = self._held
+        assert held is not None
+        if (await held.rows(_FIND_TRANSACTION))[0][0] != number and starting != (run in await self._owned([run])):
+            logger.error("an on_transition hook has rolled back the transaction, which is not its own")
+            raise Refusal(None, spoilt=False)
 
     async def _check(self, held: HeldRaw, name: str, to_state: str, run: RunKey) -> None:
         """Raise for what a hook has swallowed or ended."""
@@ -164,7 +183,28 @@ class Hooked:
                 first_line(error) if known else "the connection was lost while a hook was called"
             ) from error
         if starting:
-            self._until[run[0]] = time.monotonic() + _REFUSED_FOR
+            self._put_off(run[0])
+
+    def _put_off(self, job_id: int) -> None:
+        self._until[job_id] = time.monotonic() + _PUT_OFF_FOR
+
+    def seconds_off(self, job_id: int) -> float:
+        """Return the seconds for which a job whose start was refused stays out of the line."""
+        return _PUT_OFF_FOR if job_id in self._until else REFUSED_FOR
+
+    def hooks(self) -> list[Callable[..., Any]]:
+        """Return the on_transition hooks, each limited in time."""
+        return [partial(self._limited, hook) for hook in within(self._patience, self._app.hooks.on_transition)]
+
+    async def _limited(
+        self, hook: Callable[..., Any], connection: Any, job: Job, from_state: str, to_state: str
+    ) -> None:
+        try:
+            await hook(connection, job, from_state, to_state)
+        except HookHung:
+            if to_state == RUNNING:
+                self._put_off(job.id)
+            raise
 
 
 async def _let_go(held: HeldRaw) -> None:

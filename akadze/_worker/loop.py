@@ -40,7 +40,7 @@ _SOON: Final = 0.2
 _LOAD: Final = 3
 #: Characters of an outcome from which on it may be to blame when there is no memory to send it.
 _BIG: Final = 1_000_000
-#: Seconds that a cycle has at least.
+#: Seconds that a cycle has at least, and between two looks of one whose lease is over.
 _LEAST: Final = 0.1
 #: Seconds before outcomes whose rows were locked are sent again.
 _AGAIN: Final = 0.02

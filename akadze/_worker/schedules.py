@@ -17,7 +17,7 @@ from akadze._log import get_logger
 from akadze._schedules import Schedule, due, next_due
 from akadze._statement import statement
 from akadze._worker.connect import is_spent
-from akadze.hooks import async_call_watcher, told
+from akadze.hooks import hung_in, told, within
 
 if TYPE_CHECKING:
     from akadze.app import Akadze
@@ -33,6 +33,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Seconds until a fire that was held back, or that failed, is tried again.
 _AGAIN: Final = 0.5
+#: Seconds for which a task does not fire whose hook hung.
+_HUNG_FOR: Final = 60.0
 #: Seconds between two looks at the database's clock, at most: it may be set, and the worker's own may have stood still.
 _LONGEST: Final = 10.0
 
@@ -58,8 +60,11 @@ class ScheduleReport:
 class Schedules:
     """Fires the schedules of an app. What it remembers only spares statements: any number of processes may do this."""
 
-    def __init__(self, app: Akadze) -> None:
+    def __init__(self, app: Akadze, *, hook_patience: float = 10.0) -> None:
         self._app = app
+        self._hook_patience = hook_patience
+        #: Tasks whose hooks hung, each with the moment from which they are called again; they come last, too.
+        self._hung: dict[str, float] = {}
         self._done: set[tuple[str, datetime]] = set()
         #: How often hooks have failed for a slot: those that fail come last, and keep no other waiting.
         self._failures: Counter[tuple[str, datetime]] = Counter()
@@ -85,8 +90,8 @@ class Schedules:
         self._done &= known
         self._failures = Counter({key: count for key, count in self._failures.items() if key in known})
         outcomes: list[_Outcome] = []
-        for schedule, slot in sorted(slots, key=lambda found: self._failures[found[0].task, found[1]]):
-            if (schedule.task, slot) not in self._done:
+        for schedule, slot in sorted(slots, key=self._hope):
+            if (schedule.task, slot) not in self._done and self._hung.get(schedule.task, 0.0) <= time.monotonic():
                 outcomes.append(await self._fire(connection, schedule, slot))
                 if outcomes[-1] is _Outcome.FAILED:
                     self._failures[schedule.task, slot] += 1
@@ -104,6 +109,10 @@ class Schedules:
             failed=failed,
             next_in=max(0.0, next_in - (time.monotonic() - read_at)),
         )
+
+    def _hope(self, found: tuple[Schedule, datetime]) -> tuple[bool, int]:
+        schedule, slot = found
+        return schedule.task in self._hung, self._failures[schedule.task, slot]
 
     async def _fire(self, connection: AsyncConnection, schedule: Schedule, slot: datetime) -> _Outcome:
         hook_error: Exception | None = None
@@ -134,8 +143,10 @@ class Schedules:
                 "schedule of task %s: an on_enqueue hook failed, so its slot %s was not enqueued: %s",
                 schedule.task,
                 slot.isoformat(),
-                told(hook_error),
+                told(hung_in(hook_error) or hook_error),
             )
+            if hung_in(hook_error) is not None:
+                self._hung[schedule.task] = time.monotonic() + _HUNG_FOR
             return _Outcome.FAILED
         if row["held"] and not row["done"]:
             return _Outcome.HELD
@@ -148,5 +159,5 @@ class Schedules:
     async def _announce(self, caller: Any, job_id: int) -> None:
         [row] = await caller.rows(_READ_JOBS, ids=[job_id])
         job = _rows.job(row)
-        for hook in self._app.hooks.on_enqueue:
-            await async_call_watcher(hook, caller.connection, job)
+        for hook in within(self._hook_patience, self._app.hooks.on_enqueue):
+            await hook(caller.connection, job)

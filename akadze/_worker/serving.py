@@ -81,7 +81,9 @@ class Serving:
             rewritten=lambda: self._loop.row_rewritten(),
             outages=outages,
         )
-        self._upkeep = Upkeep(app, self.id, queues, outages, hook_patience=hook_patience)
+        self._upkeep = Upkeep(
+            app, self.id, queues, outages, hook_patience=hook_patience, lease_left=lambda: self._heartbeat.left
+        )
         self._writer = Writer()
         self._wakeup = Wakeup(app, self.id, queues, wake=self._wake, outages=outages) if notify else None
         self._loop = Loop(
@@ -195,8 +197,11 @@ class Serving:
             lost = OutcomesLost(
                 f"worker {self.id} could not write {len(self._writer)} outcomes: its jobs are taken back when its "
                 "lease has ended"
+                if self._writer
+                else f"worker {self.id} did not get the answer to its last exchange with the database within "
+                f"{self._to_write:g} s: what that has claimed, if anything, is taken back when its lease has ended"
             )
-            if len(self._writer):
+            if self._writer:
                 logger.warning("%s", lost)
             await self._end([cycle])
             cause = cause or (cycle.exception() if done else None) or lost

@@ -45,8 +45,16 @@ class Upkeep:
     """
 
     def __init__(
-        self, app: Akadze, worker_id: UUID, queues: Sequence[str], outages: Outages, *, hook_patience: float
+        self,
+        app: Akadze,
+        worker_id: UUID,
+        queues: Sequence[str],
+        outages: Outages,
+        *,
+        hook_patience: float,
+        lease_left: Callable[[], float],
     ) -> None:
+        self._lease_left = lease_left
         self._app = app
         self._worker_id = worker_id
         self._hook_patience = hook_patience
@@ -56,7 +64,7 @@ class Upkeep:
         self._longest = LONGEST
         self._outages = outages
         self._queues = list(queues)
-        self._schedules = Schedules(app)
+        self._schedules = Schedules(app, hook_patience=hook_patience)
         self._cleanup = Cleanup(app.retention, app.grace)
         self._unknown_tasks = UnknownTasks(app, queues)
         self._connection: AsyncConnection | None = None
@@ -128,6 +136,8 @@ class Upkeep:
 
     async def _rescue(self) -> bool:
         for _ in range(_BATCHES):
+            if self._lease_left() <= 0:
+                return False  # frozen, perhaps with the others, who are about to hand their jobs back
             rows = await self._move(partial(rescue, rescuer=self._worker_id), self._unrescued)
             if rows is None:
                 return False
@@ -157,8 +167,9 @@ class Upkeep:
                 rows = await move(
                     async_caller(connection), hooks, apart=left_alone.ids(), refused=refused, longest=self._longest
                 )
-        except HookHung:
-            left_alone.add(refused, _HUNG_FOR)
+        except HookHung as hung:
+            left_alone.add(refused, _REFUSED_FOR)
+            left_alone.add([hung.job_id] if hung.job_id is not None else [], _HUNG_FOR)
             await self._drop()
             return None
         except Spoilt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -16,8 +17,9 @@ from akadze.cli.output import fail
 
 if TYPE_CHECKING:
     from akadze.app import Akadze
+    from akadze.errors import AkadzeError
 
-_AKADZE = str(Path(__file__).parent.parent / "_")[:-1]  # with its separator
+_AKADZE = f"{Path(__file__).parent.parent}{os.sep}"
 _FORM = "write it as module:attribute, for example project.tasks:app"
 
 
@@ -84,7 +86,7 @@ def _imported(name: str) -> ModuleType:
         if inside is None and isinstance(error, ModuleNotFoundError) and error.name and _leads(error.name, name):
             missing = "" if error.name == name else f" (there is no {error.name!r})"
             fail(f"there is no module {name!r}{missing}: it is looked for in {here} and in the installed packages", 2)
-        if isinstance(error, AkadzeError):
+        if isinstance(error, AkadzeError) and _is_of_akadze(error):
             fail(f"{_place(inside)}{first_line(error)}", 2)
         _print_traceback(error, inside)
         raise typer.Exit(1) from None
@@ -103,6 +105,11 @@ def _inside(position: TracebackType | None) -> TracebackType | None:
             break
         position = position.tb_next
     return position
+
+
+def _is_of_akadze(error: AkadzeError) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(_AKADZE)
 
 
 def _place(inside: TracebackType | None) -> str:

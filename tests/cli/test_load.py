@@ -91,6 +91,18 @@ def test_wrong_use_of_akadze_inside_the_module_is_told_in_one_line(
     assert "secret" not in result.stderr
 
 
+def test_an_akadze_error_that_the_module_raises_itself_is_shown_with_its_traceback(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "own_helper.py").write_text(
+        "from akadze import AkadzeError\n\ndef check():\n    raise AkadzeError('no shop is named')\n"
+    )
+    (tmp_path / "own.py").write_text("import own_helper\n\nown_helper.check()\n")
+    result = cli("worker", "own:app")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == "akadze.AkadzeError: no shop is named"
+    assert "own.py" in result.stderr
+    assert "own_helper.py" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("module", "last"),
     [

@@ -208,6 +208,34 @@ async def test_a_schedule_whose_hook_costs_the_connection_each_time_keeps_no_oth
     assert served.up
 
 
+async def test_a_schedule_whose_hook_hangs_keeps_no_other_waiting(
+    app: Akadze, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    hung: list[int] = []
+
+    async def hook(connection: Any, job: Job) -> None:
+        if job.task == "bad":
+            hung.append(job.id)
+            await connection.execute(text("select pg_sleep(600)"))
+
+    app.hooks.on_enqueue.append(hook)
+
+    async def body() -> None:
+        pass
+
+    for name in ("bad", "good"):
+        app.periodic(name, every=timedelta(seconds=1))(body)
+    served = await serve(heartbeat_ttl=3)
+    await until(lambda: hung)
+    await table.until("select count(*) > 3 from akadze.jobs where task = 'good'")
+    assert len(hung) == 1  # it is left alone for a minute
+    assert "the hook test_a_schedule_whose_hook_hangs_keeps_no_other_waiting.<locals>.hook took longer than 1 s" in (
+        caplog.text
+    )
+    assert await table.value("select count(*) from akadze.jobs where task = 'bad'") == 0
+    assert served.up
+
+
 @pytest.mark.parametrize("move", ["claim", "finish", "cancel"])
 @pytest.mark.parametrize("how", ["close", "end the session"])
 async def test_jobs_whose_hooks_cost_the_connection_each_time_keep_no_other_waiting(

@@ -7,9 +7,11 @@ import logging
 import threading
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from akadze import Akadze
+from akadze._worker.serving import OutcomesLost
 from tests.waiting import until
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
@@ -110,3 +112,16 @@ async def test_only_plain_functions_that_still_run_are_named_at_the_stop(
     assert f"job {slow_id} of task slow is a plain function" in warning
     row = await table.job(slow_id)
     assert (row["state"], row["attempt"]) == ("queued", 0)
+
+
+async def test_a_claim_that_is_not_answered_at_the_stop_is_told_without_a_word_of_outcomes(
+    app: Akadze, table: Table, serve: Serve, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akadze._worker.serving._TO_WRITE", 0.3)
+    app.register(lambda: None, name="task")
+    served = await serve(poll_interval=0.05)
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        await connection.execute("lock table akadze.jobs in access exclusive mode")
+        await table.until("select count(*) > 0 from pg_locks where relation = 'akadze.jobs'::regclass and not granted")
+        with pytest.raises(OutcomesLost, match=r"did not get the answer to its last exchange .* within 0\.3 s"):
+            await served.stop()

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from akadze import Akadze, current
 from akadze.job import Job
 from tests.families import few
+from tests.waiting import until
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
 
@@ -238,15 +239,20 @@ async def test_a_hook_that_hangs_in_a_rescue_or_cancel_stops_its_own_job_only(
     app: Akadze, table: Table, serve: Serve, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging = asyncio.Event()
+    raised = 0
 
     async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        nonlocal raised
+        if job.args.get("n") == 4:
+            raised += 1
+            raise ValueError("not now")
         if job.args.get("n") in {1, 2}:
             hanging.set()
             await connection.execute(text("select pg_sleep(600)"))
 
     app.hooks.on_transition.append(hook)
     task = app.register(_hundreds, name="task", max_attempts=1)
-    jobs = await enqueue_many(task, [{"n": n} for n in range(4)])
+    jobs = await enqueue_many(task, [{"n": n} for n in range(5)])
     if kind == "rescue":
         await table.start_elsewhere(await table.add_worker(ttl=1, silent_for=2), *jobs)
     else:
@@ -259,6 +265,7 @@ async def test_a_hook_that_hangs_in_a_rescue_or_cancel_stops_its_own_job_only(
     served = await serve(heartbeat_ttl=3)
     await hanging.wait()
     await table.ended(jobs[0], jobs[3])
+    await until(lambda: raised > 2)
     assert len({row["state"] for row in await table.jobs(jobs[1], jobs[2])} & {"running", "queued"}) == 1
     assert "took longer than 1 s" in caplog.text
     await table.until(
@@ -314,14 +321,19 @@ async def test_a_connection_that_is_lost_in_a_hook_hurts_no_job(app: Akadze, tab
     assert served.up
 
 
-@pytest.mark.parametrize("end", ["rollback", "commit", "rollback in words"])
+@pytest.mark.parametrize("end", ["rollback", "commit", "rollback in words", "rollback in words; select 1"])
 @pytest.mark.parametrize("state", ["running", "succeeded"])
 async def test_a_hook_that_ends_the_transaction_hurts_its_own_job_only(
     app: Akadze, table: Table, serve: Serve, end: str, state: str
 ) -> None:
     async def hook(connection: Any, job: Job, before: str, after: str) -> None:
         if job.args["n"] == 2 and after == state:
-            await (connection.execute(text("rollback")) if " " in end else getattr(connection, end)())
+            if " " not in end:
+                await getattr(connection, end)()
+                return
+            await connection.execute(text("rollback"))
+            if ";" in end:
+                await connection.execute(text("select 1"))  # begins another one
 
     app.hooks.on_transition.append(hook)
     runs: list[int] = []
@@ -338,4 +350,29 @@ async def test_a_hook_that_ends_the_transaction_hurts_its_own_job_only(
     assert {row["state"] for row in await table.jobs(*others)} == {"succeeded"}
     refused = state == "running" and end != "commit"
     assert sorted(runs) == [n for n in range(5) if n != 2 or not refused]
+    assert served.up
+
+
+async def test_a_start_whose_hook_hangs_is_put_off_for_a_minute_and_the_others_go_on(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    called: list[int] = []
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        called.append(job.args["n"])
+        if after == "running" and job.args["n"] in {1, 2}:
+            await (asyncio.sleep(600) if job.args["n"] == 1 else connection.execute(text("select pg_sleep(600)")))
+
+    app.hooks.on_transition.append(hook)
+    task = app.register(_hundreds, name="task", max_attempts=1)
+    jobs = await enqueue_many(task, [{"n": n} for n in range(4)])
+    served = await serve(slots=4, heartbeat_ttl=3)
+    await table.ended(jobs[0], jobs[3])
+    put_off = await table.value(
+        "select count(*) from akadze.jobs where state = 'queued' and run_at > now() + interval '45 seconds'"
+    )
+    assert put_off == 2
+    later = await enqueue_many(task, [{"n": n} for n in range(4, 8)])
+    await table.ended(*later)
+    assert [called.count(n) for n in (1, 2)] == [1, 1]
     assert served.up

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
 from akadze import Akadze, pause_queue, request_cancel, set_limit
+from akadze._worker.outage import Outages
+from akadze._worker.upkeep import Upkeep
 from akadze.task import Task
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
@@ -194,3 +197,21 @@ async def test_a_lost_unique_job_keeps_its_key(task: Task[[]], table: Table, ser
     await serve()
     row = await table.in_state(job_id, "queued")
     assert row["unique_key"] == "one"
+
+
+async def test_a_worker_whose_lease_is_over_takes_back_nothing_more(app: Akadze, task: Task[[]], table: Table) -> None:
+    """It may have been frozen between the look and the deed, together with the worker that it takes for lost."""
+    left = 0.0
+    job_id = await enqueue(task)
+    await lose(table, job_id)
+    upkeep = Upkeep(app, uuid4(), ["default"], Outages(), hook_patience=10, lease_left=lambda: left)
+    try:
+        upkeep.tell(lost=True)
+        await upkeep.step()
+        assert (await table.job(job_id))["state"] == "running"
+        left = 1.0
+        upkeep.tell(lost=True)
+        await upkeep.step()
+        assert (await table.job(job_id))["attempt"] == 1
+    finally:
+        await upkeep._drop()
