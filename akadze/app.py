@@ -13,7 +13,7 @@ from weakref import WeakSet
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from akadze._article import with_article
+from akadze._article import shown, with_article
 from akadze._log import get_logger
 from akadze._options import check_name
 from akadze._schedules import Schedule, ScheduleSpec, make_schedule, read_spec
@@ -67,12 +67,12 @@ class Akadze:
         _check_engine(engine, AsyncEngine, "engine", "create_async_engine")
         _check_engine(sync_engine, Engine, "sync_engine", "create_engine")
         if pool_size is not None and (isinstance(pool_size, bool) or not isinstance(pool_size, int) or pool_size < 1):
-            raise AkadzeError(f"pool_size is {pool_size!r}: it must be a whole number of at least 1")
+            raise AkadzeError(f"pool_size is {shown(pool_size)}: it must be a whole number of at least 1")
         if pool_size is not None and engine is not None:
             raise AkadzeError("pool_size sizes the pool that the app builds: size the pool of your own engine there")
         for name, value in (("grace", grace), ("retention", retention)):
             if not isinstance(value, timedelta) or value <= timedelta(0):
-                raise AkadzeError(f"{name} is {value!r}: it must be a timedelta longer than zero")
+                raise AkadzeError(f"{name} is {shown(value)}: it must be a timedelta longer than zero")
         self.grace = grace
         self.retention = retention
         self.hooks = Hooks()

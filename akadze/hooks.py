@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any
@@ -120,7 +121,7 @@ async def async_call_watcher(hook: Hook, *arguments: Any) -> None:
     """
     try:
         await async_call_hook(hook, *arguments)
-    except (Exception, KeyboardInterrupt):
+    except Exception:
         raise
     except BaseException as error:
         task = asyncio.current_task()
@@ -152,9 +153,11 @@ def sync_call_watcher(hook: Hook, *arguments: Any) -> None:
     """Call a plain hook; what is no Exception comes out as HookFailed."""
     try:
         sync_call_hook(hook, *arguments)
-    except (Exception, KeyboardInterrupt):
+    except Exception:
         raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # somebody pressed Ctrl-C in the test run
         raise _failed(hook, error) from error
 
 

@@ -52,7 +52,7 @@ class Jobs:
         """Return the queued and running jobs, of one task if it is given, in the order in which they came in."""
         from akadze._sync.testing import enqueued_on
 
-        return enqueued_on(self._source, _name(task))
+        return enqueued_on(self._source, task)
 
     def assert_enqueued(self, task: str | Task[Any], /, **arguments: Any) -> None:
         """Raise AssertionError unless a queued or running job has this task and these arguments.
@@ -62,7 +62,7 @@ class Jobs:
         """
         from akadze._sync.testing import assert_enqueued_on
 
-        assert_enqueued_on(self._source, self.app, _name(task), arguments)
+        assert_enqueued_on(self._source, self.app, task, arguments)
 
     def refute_enqueued(self, task: str | Task[Any], /, **arguments: Any) -> None:
         """Raise AssertionError if a queued or running job has this task and these arguments, or any if none are given.
@@ -72,7 +72,7 @@ class Jobs:
         """
         from akadze._sync.testing import refute_enqueued_on
 
-        refute_enqueued_on(self._source, self.app, _name(task), arguments)
+        refute_enqueued_on(self._source, self.app, task, arguments)
 
     def drain(self, *, limit: int = 1000) -> None:
         """Run every job that is ready now, one after another, as ``akadze.sync.testing.drain`` does."""
@@ -106,13 +106,13 @@ class AsyncJobs:
         """Return the queued and running jobs, of one task if it is given, in the order in which they came in."""
         from akadze._async.testing import enqueued_on
 
-        return await enqueued_on(self._source, _name(task))
+        return await enqueued_on(self._source, task)
 
     async def assert_enqueued(self, task: str | Task[Any], /, **arguments: Any) -> None:
         """Raise AssertionError unless a queued or running job has this task and these arguments, as ``Jobs`` does."""
         from akadze._async.testing import assert_enqueued_on
 
-        await assert_enqueued_on(self._source, self.app, _name(task), arguments)
+        await assert_enqueued_on(self._source, self.app, task, arguments)
 
     async def refute_enqueued(self, task: str | Task[Any], /, **arguments: Any) -> None:
         """Raise AssertionError if a queued or running job has this task and these arguments, or any if none are given.
@@ -121,7 +121,7 @@ class AsyncJobs:
         """
         from akadze._async.testing import refute_enqueued_on
 
-        await refute_enqueued_on(self._source, self.app, _name(task), arguments)
+        await refute_enqueued_on(self._source, self.app, task, arguments)
 
     async def drain(self, *, limit: int = 1000) -> None:
         """Run every job that is ready now, one after another, as ``akadze.testing.drain`` does."""
@@ -190,7 +190,3 @@ def _on(app: Akadze, session: Any) -> Jobs | AsyncJobs:
     from akadze._connections import is_async_session
 
     return AsyncJobs(app, session=session) if is_async_session(session) else Jobs(app, session=session)
-
-
-def _name(task: Any) -> Any:
-    return task if task is None or isinstance(task, str) else task.name

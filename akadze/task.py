@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 
 from akadze._arguments import Arguments
+from akadze._article import shown
 from akadze._async.bound import BoundTask
 from akadze._connections import is_async_session, is_sync_session, refuse_session
 from akadze._options import check_name, check_queue, check_task_options
@@ -156,3 +157,12 @@ class Task(Generic[P]):
             expires_at=expires_at,
             meta=meta,
         )
+
+
+def task_name(task: object) -> str:
+    """Return the name of a task that is given as itself or by its name. Raises AkadzeError for anything else."""
+    if isinstance(task, str):
+        return task
+    if not isinstance(task, Task):
+        raise AkadzeError(f"task is {shown(task)}: pass a task, or its name")
+    return task.name

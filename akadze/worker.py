@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import timedelta
 from uuid import UUID
 
+from akadze._article import shown
 from akadze._log import get_logger
 from akadze._options import check_queue
 from akadze._worker.serving import Serving
@@ -48,7 +50,7 @@ class Worker:
         if not isinstance(app, Akadze):
             raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose tasks are to be run")
         if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= 10_000:
-            raise AkadzeError(f"slots is {slots!r}: it must be a whole number from 1 to 10000")
+            raise AkadzeError(f"slots is {shown(slots)}: it must be a whole number from 1 to 10000")
         for name, value, least in (
             ("heartbeat_interval", heartbeat_interval, timedelta(milliseconds=10)),
             ("heartbeat_ttl", heartbeat_ttl, timedelta(milliseconds=20)),
@@ -64,7 +66,7 @@ class Worker:
                 f"heartbeat_ttl is {heartbeat_ttl} and heartbeat_interval {heartbeat_interval}: the ttl must be at "
                 "least twice the interval, or one late beat ends the lease"
             )
-        if queues is not None and (isinstance(queues, str) or not queues):
+        if queues is not None and (isinstance(queues, str) or not isinstance(queues, Iterable) or not queues):
             raise AkadzeError("queues must be a list of at least one queue name, or None for all queues of the app")
         self.app = app
         self.queues = _queues_of(app) if queues is None else list(dict.fromkeys(map(check_queue, queues)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from akadze import _rows
+from akadze._article import shown
 from akadze._connections import AsyncCaller, async_caller, async_reading
 from akadze._options import check_job_id, check_meta, check_number, check_queue
 from akadze._session_types import AnyAsyncSession, AnyAsyncSource
@@ -42,10 +43,10 @@ async def requeue(session: AnyAsyncSession, job_id: int) -> None:
     failed, or its ``unique_key`` has another holder now; the transaction stays usable.
     """
     caller = async_caller(session, error=AkadzeError)
-    taken = f"job {job_id} cannot be requeued: another queued or running job holds its unique_key"
+    taken = f"job {check_job_id(job_id)} cannot be requeued: another queued or running job holds its unique_key"
     try:
         async with caller.savepoint():
-            rows = await caller.rows(_REQUEUE_JOB, id=check_job_id(job_id))
+            rows = await caller.rows(_REQUEUE_JOB, id=job_id)
             if rows and not rows[0]["requeued"] and rows[0]["state"] == FAILED:
                 # That is the state from before a wait for another transaction, which may have changed it.
                 rows = await caller.rows(_REQUEUE_JOB, id=job_id)
@@ -77,7 +78,7 @@ async def list_jobs(
     most = check_number("limit", limit, 1, _LIMIT_MOST)
     named = None if queue is None else check_queue(queue)
     if state is not None and state not in STATES:
-        raise AkadzeError(f"state is {state!r}: it must be one of {', '.join(STATES)}")
+        raise AkadzeError(f"state is {shown(state)}: it must be one of {', '.join(STATES)}")
     plain_state = None if state is None else STATES[STATES.index(state)]
     wanted = check_meta(meta, error=AkadzeError)
     async with async_reading(engine) as caller:

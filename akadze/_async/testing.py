@@ -11,9 +11,9 @@ from akadze import _rows
 from akadze._connections import async_reading
 from akadze._statement import statement
 from akadze.app import Akadze
-from akadze.errors import EnqueueError
+from akadze.errors import AkadzeError, EnqueueError
 from akadze.job import Job
-from akadze.task import Task
+from akadze.task import Task, task_name
 
 _LIST_ENQUEUED = statement("enqueued", "list_enqueued")
 _LIST_ACTIVE_ARGS = statement("jobs", "list_active_args")
@@ -27,8 +27,10 @@ async def assert_enqueued(app: Akadze, task: str | Task[Any], /, **arguments: An
 
     Arguments are compared in their stored JSON form, so models, UUID and datetime can be passed as the task receives
     them. ``task`` is a task or its name. Reads committed rows. A task that is not registered and arguments that do not
-    fit it are AssertionErrors too.
+    fit it are AssertionErrors too. AkadzeError for what is no app, and no task.
     """
+    if not isinstance(app, Akadze):
+        raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose jobs are looked at")
     if True:  # ASYNC
         engine = app.engine
     else:
@@ -38,29 +40,31 @@ async def assert_enqueued(app: Akadze, task: str | Task[Any], /, **arguments: An
 
 async def assert_enqueued_on(source: Any, app: Akadze, task: str | Task[Any], arguments: Mapping[str, Any]) -> None:
     """The same, reading through an engine or on an open connection, whose own rows count as well."""
-    name = task if isinstance(task, str) else task.name
+    name = task_name(task)
     found = await _find(source, app, name, arguments)
     if all(found.values()):
         there = _told(found) if found else await _others(source)
         raise AssertionError(f"no queued or running job of task {name!r} has these arguments: {there}")
 
 
-async def refute_enqueued_on(source: Any, app: Akadze, task: str, arguments: Mapping[str, Any]) -> None:
+async def refute_enqueued_on(source: Any, app: Akadze, task: str | Task[Any], arguments: Mapping[str, Any]) -> None:
     """Raise AssertionError if a queued or running job has this task and these arguments, or any if none are given."""
+    name = task_name(task)
     if arguments:
-        matching = sum(not names for names in (await _find(source, app, task, arguments)).values())
+        matching = sum(not names for names in (await _find(source, app, name, arguments)).values())
         kind = "have these arguments"
     else:
-        matching = len(await enqueued_on(source, _registered(app, task).name))
+        matching = len(await enqueued_on(source, _registered(app, name).name))
         kind = "are there"
     if matching:
-        raise AssertionError(f"{matching} queued or running jobs of task {task!r} {kind}")
+        raise AssertionError(f"{matching} queued or running jobs of task {name!r} {kind}")
 
 
-async def enqueued_on(source: Any, task: str | None) -> list[Job]:
+async def enqueued_on(source: Any, task: str | Task[Any] | None) -> list[Job]:
     """Return the queued and running jobs, of one task or of all, in the order in which they came in."""
+    name = None if task is None else task_name(task)
     async with async_reading(source) as caller:
-        rows = await caller.rows(_LIST_ENQUEUED, task=task)
+        rows = await caller.rows(_LIST_ENQUEUED, task=name)
     return [_rows.job(row) for row in rows]
 
 

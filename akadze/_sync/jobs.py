@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from akadze import _rows
+from akadze._article import shown
 from akadze._connections import SyncCaller, sync_caller, sync_reading
 from akadze._options import check_job_id, check_meta, check_number, check_queue
 from akadze._session_types import AnySyncSession, AnySyncSource
@@ -43,10 +44,10 @@ def requeue(session: AnySyncSession, job_id: int) -> None:
     failed, or its ``unique_key`` has another holder now; the transaction stays usable.
     """
     caller = sync_caller(session, error=AkadzeError)
-    taken = f"job {job_id} cannot be requeued: another queued or running job holds its unique_key"
+    taken = f"job {check_job_id(job_id)} cannot be requeued: another queued or running job holds its unique_key"
     try:
         with caller.savepoint():
-            rows = caller.rows(_REQUEUE_JOB, id=check_job_id(job_id))
+            rows = caller.rows(_REQUEUE_JOB, id=job_id)
             if rows and not rows[0]["requeued"] and rows[0]["state"] == FAILED:
                 # That is the state from before a wait for another transaction, which may have changed it.
                 rows = caller.rows(_REQUEUE_JOB, id=job_id)
@@ -78,7 +79,7 @@ def list_jobs(
     most = check_number("limit", limit, 1, _LIMIT_MOST)
     named = None if queue is None else check_queue(queue)
     if state is not None and state not in STATES:
-        raise AkadzeError(f"state is {state!r}: it must be one of {', '.join(STATES)}")
+        raise AkadzeError(f"state is {shown(state)}: it must be one of {', '.join(STATES)}")
     plain_state = None if state is None else STATES[STATES.index(state)]
     wanted = check_meta(meta, error=AkadzeError)
     with sync_reading(engine) as caller:

@@ -124,7 +124,7 @@ class Heartbeat:
         try:
             await asyncio.wait([beat], timeout=max(patience, 0))
             if not beat.done():
-                raise TimeoutError(f"no answer within {patience:.1f} s")
+                raise TimeoutError(f"no answer within {max(patience, 0):.1f} s")
             beat.result()
         finally:
             # Not by asyncio.timeout: the lease does not wait until the driver heeds a cancellation.

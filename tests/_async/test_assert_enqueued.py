@@ -11,7 +11,7 @@ import pydantic
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from akadze import Akadze
+from akadze import Akadze, AkadzeError
 from akadze.testing import assert_enqueued
 
 from .conftest import Engine, Rows
@@ -179,3 +179,11 @@ async def test_a_task_can_be_given_for_its_name(engine: Engine, note: Any, app: 
     await assert_enqueued(app, note, n=1)
     with pytest.raises(AssertionError, match="no queued or running job of task 'note'"):
         await assert_enqueued(app, note, n=2)
+
+
+@pytest.mark.parametrize("task", [None, 7, b"note"])
+async def test_what_is_no_task_and_no_app_is_refused(task: Any, app: Akadze) -> None:
+    with pytest.raises(AkadzeError, match="pass a task, or its name"):
+        await assert_enqueued(app, task)
+    with pytest.raises(AkadzeError, match="pass the Akadze app"):
+        await assert_enqueued(task, "note")

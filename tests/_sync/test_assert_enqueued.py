@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from sqlalchemy import Connection
 
-from akadze import Akadze
+from akadze import Akadze, AkadzeError
 from akadze.sync.testing import assert_enqueued
 
 from .conftest import Engine, Rows
@@ -180,3 +180,11 @@ def test_a_task_can_be_given_for_its_name(engine: Engine, note: Any, app: Akadze
     assert_enqueued(app, note, n=1)
     with pytest.raises(AssertionError, match="no queued or running job of task 'note'"):
         assert_enqueued(app, note, n=2)
+
+
+@pytest.mark.parametrize("task", [None, 7, b"note"])
+def test_what_is_no_task_and_no_app_is_refused(task: Any, app: Akadze) -> None:
+    with pytest.raises(AkadzeError, match="pass a task, or its name"):
+        assert_enqueued(app, task)
+    with pytest.raises(AkadzeError, match="pass the Akadze app"):
+        assert_enqueued(task, "note")

@@ -144,6 +144,7 @@ URL = "postgresql://nobody:s3cret@nowhere.invalid/none"
         ({"database_url": URL, "sync_engine": create_engine("sqlite://")}, "sqlite"),
         ({"engine": ENGINE, "pool_size": 5}, "pool"),
         ({"database_url": URL, "pool_size": 0}, "pool_size"),
+        ({"database_url": URL, "pool_size": -(10**5000)}, "pool_size"),
         ({"database_url": URL, "pool_size": True}, "pool_size"),
         ({"database_url": URL, "grace": timedelta(0)}, "grace"),
         ({"database_url": URL, "retention": 60}, "retention"),

@@ -1,4 +1,4 @@
-"""How messages name a type."""
+"""How messages name a type, and show a value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from akadze import AkadzeError
-from akadze._article import with_article
+from akadze._article import shown, with_article
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,23 @@ from akadze._article import with_article
 )
 def test_a_type_has_the_article_that_is_said_before_it(kind: type, name: str) -> None:
     assert with_article(kind) == name
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("mail", "'mail'"),
+        (7, "7"),
+        (10**5000, "an int that cannot be shown"),
+        (Hostile(), "a Hostile that cannot be shown"),
+        ("x" * 500, "'" + "x" * 96 + "..."),
+    ],
+    ids=["text", "number", "digits", "hostile", "long"],
+)
+def test_a_value_is_shown_in_short_whatever_it_is(value: object, text: str) -> None:
+    assert shown(value) == text

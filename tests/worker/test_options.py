@@ -28,6 +28,8 @@ def registered(app: Akadze) -> Akadze:
     ("options", "words"),
     [
         ({"slots": 0}, "slots is 0"),
+        ({"slots": 10**5000}, "slots is an int that cannot be shown"),
+        ({"queues": 5}, "queues must be a list"),
         ({"slots": -1}, "slots is -1"),
         ({"slots": 10_001}, "slots is 10001"),
         ({"slots": True}, "slots is True"),

@@ -61,6 +61,10 @@ async def _time_a_statement_out_in_silence(connection: Any) -> None:
         await _time_a_statement_out(connection)
 
 
+async def _interrupt(connection: Any) -> None:
+    raise KeyboardInterrupt
+
+
 async def _invalidate_the_connection(connection: Any) -> None:
     await connection.invalidate()
 
@@ -88,6 +92,7 @@ REFUSALS = [
     _raise_error,
     _raise_base_exception,
     _exit,
+    _interrupt,
     _break_the_transaction,
     _break_the_transaction_in_silence,
     _lose_another_connection,
