@@ -16,7 +16,7 @@ else:
 
 
 #: In seconds. Long, since a machine may be slow and busy; only a test that fails waits for its end.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def until(predicate: Callable[[], Any], *, timeout: float = PATIENCE) -> Any:

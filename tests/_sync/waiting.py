@@ -12,7 +12,7 @@ pause = time.sleep
 
 
 #: In seconds. Long, since a machine may be slow and busy; only a test that fails waits for its end.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def until(predicate: Callable[[], Any], *, timeout: float = PATIENCE) -> Any:
