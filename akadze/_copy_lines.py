@@ -12,18 +12,15 @@ _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def copy_lines(new: NewJob, arguments: Iterable[str]) -> str:
-    """Return the lines for copy_jobs: one job for each text of arguments, with the shared options, to run at once."""
-    shared = "\t".join(
-        (
-            _field(new.task),
-            _field(new.queue),
-            str(new.priority),
-            str(new.max_attempts),
-            _field(new.expires_at.isoformat() if new.expires_at is not None else None),
-            _field(new.limit_key),
-            _field(new.meta),
-        )
-    )
+    """Return the lines for copy_jobs, or copy_simple_jobs for simple ones.
+
+    They are one job for each text of arguments, with the shared options, to run at once.
+    """
+    fields = [_field(new.task), _field(new.queue), str(new.priority), str(new.max_attempts)]
+    if not new.simple:
+        expires_at = new.expires_at.isoformat() if new.expires_at is not None else None
+        fields += [_field(expires_at), _field(new.limit_key), _field(new.meta)]
+    shared = "\t".join(fields)
     return "".join([f"{shared}\t{_field(text)}\n" for text in arguments])
 
 

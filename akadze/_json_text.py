@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["outside_strings", "unstorable"]
+__all__ = ["SHORT", "outside_strings", "unstorable"]
 
 #: A jsonb text may have 255 MiB, but its binary form can be larger than the text.
 _MAX_BYTES = 100_000_000
 #: Python reads and writes integers of at most this many digits, in JSON too.
 _MAX_DIGITS = 4300
+#: A text of so many bytes can only have a NUL wrong with it.
+SHORT = _MAX_DIGITS
 
 #: Values in one text. PostgreSQL asks for a gigabyte at once, and fails, where one list or mapping has twice as many.
 _MAX_VALUES = 2**23

@@ -68,6 +68,11 @@ class NewJob:
         }
 
     @property
+    def simple(self) -> bool:
+        """Whether the jobs have neither an expiry nor a limit_key nor meta."""
+        return self.expires_at is None and self.limit_key is None and self.meta == "{}"
+
+    @property
     def due(self) -> bool:
         """Whether the jobs may run at once."""
         return self.delay is None and self.run_at is None

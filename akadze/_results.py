@@ -43,7 +43,7 @@ def result_to_json(value: Any) -> str | None:
                 raise ResultNotJson("the task returned a coroutine; make it async def, or await it")
             if isinstance(value, Iterator):
                 value = list(value)
-            text = _ANYTHING.to_json(value, by_alias=False, warnings="none")
+            text = _ANYTHING.to_json(value, by_alias=False, warnings=False)
             _refuse_infinite(value, text)
     except ResultNotJson:
         raise
@@ -73,7 +73,7 @@ def _refuse_infinite(value: Any, text: bytes) -> None:
         return
     if suspect and any(constant in outside_strings(text) for constant in _CONSTANTS):
         raise _infinite()
-    for part in _parts(_ANYTHING.to_python(value, mode="python", warnings="none")):
+    for part in _parts(_ANYTHING.to_python(value, mode="python", warnings=False)):
         if isinstance(part, Decimal):
             finite = part.is_finite()
         elif isinstance(part, Iterator):

@@ -70,3 +70,7 @@ from added a
 -- The same rows as insert_jobs, in the same order, for a connection that can copy: the server spends half the time on a row. One
 -- statement, so all or nothing even in autocommit. wake_queue follows it.
 copy akadze.jobs (task, queue, priority, max_attempts, expires_at, limit_key, meta, args) from stdin
+
+-- name: copy_simple_jobs
+-- The same for jobs that have neither an expiry nor a limit_key nor meta: columns that are left out cost the server nothing.
+copy akadze.jobs (task, queue, priority, max_attempts, args) from stdin

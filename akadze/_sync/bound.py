@@ -31,6 +31,7 @@ _INSERT_JOB = statement("enqueue", "insert_job")
 _INSERT_UNIQUE_JOB = statement("enqueue", "insert_unique_job")
 _INSERT_JOBS = statement("enqueue", "insert_jobs")
 _COPY_JOBS = statement("enqueue", "copy_jobs")
+_COPY_SIMPLE_JOBS = statement("enqueue", "copy_simple_jobs")
 _WAKE_QUEUE = statement("queues", "wake_queue")
 
 # One jsonb value holds 255 MiB at the most; its binary form can be larger than the text.
@@ -122,7 +123,7 @@ class BoundTask(Generic[P]):
         caller = sync_caller(self._session)
         if isinstance(items, Mapping) and items:
             raise EnqueueError(f"items is {with_article(type(items))}: give a list of mappings, one for each job")
-        texts = [self._item(number, item) for number, item in enumerate(items)]
+        texts = self._task.arguments.all_to_json(items)
         if not texts:
             return
         on_enqueue = self._task.app.hooks.on_enqueue
@@ -132,7 +133,7 @@ class BoundTask(Generic[P]):
         copier = sync_copier(caller) if len(texts) >= _MANY and not watched and self._new.due else None
         if copier is not None:
             with missing_tables_noted():
-                copier.copy(_COPY_JOBS, copy_lines(self._new, texts))
+                copier.copy(_COPY_SIMPLE_JOBS if self._new.simple else _COPY_JOBS, copy_lines(self._new, texts))
             caller.rows(_WAKE_QUEUE, queue=self._new.queue)
         elif not watched:
             self._insert_many(caller, text, ids=False)
@@ -140,16 +141,6 @@ class BoundTask(Generic[P]):
             with caller.savepoint():
                 for job_id, one in zip(self._insert_many(caller, text, ids=True), texts, strict=True):
                     _announce(caller, on_enqueue, _rows.enqueued(self._new, job_id, one))
-
-    def _item(self, number: int, item: Mapping[str, Any]) -> str:
-        if not isinstance(item, Mapping):
-            raise EnqueueError(
-                f"item {number} is {with_article(type(item))}: each item is a mapping of argument names to values"
-            )
-        try:
-            return self._task.arguments.to_json(item)
-        except EnqueueError as error:
-            raise EnqueueError(f"item {number}: {error}") from None
 
     def _insert(self, caller: SyncCaller, text: str) -> dict[str, Any]:
         shared = self._new.shared()
