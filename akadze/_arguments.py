@@ -84,12 +84,17 @@ class Arguments:
             return "{}"
         try:
             checked = self._validator.validate_python(given)
-        except ValidationError as error:
-            raise EnqueueError(f"task {self._task!r}: {self._explained(error)}") from None
-        except Exception as error:  # a validator of the user's may raise anything
-            raise EnqueueError(
-                f"task {self._task!r}: {type(error).__name__} while its arguments were checked"
-            ) from error
+        except Exception as error:
+            raise self._misfit(error) from _cause(error)
+        return self._stored(checked)
+
+    def _misfit(self, error: Exception) -> EnqueueError:
+        if isinstance(error, ValidationError):
+            return EnqueueError(f"task {self._task!r}: {self._explained(error)}")
+        # A validator of the user's may raise anything.
+        return EnqueueError(f"task {self._task!r}: {type(error).__name__} while its arguments were checked")
+
+    def _stored(self, checked: dict[str, Any]) -> str:
         try:
             text = self._written(checked)
         except (ValueError, RecursionError):
@@ -108,25 +113,33 @@ class Arguments:
         validate, write = self._validator.validate_python, self._serializer.to_json
         texts = []
         for number, item in enumerate(items):
+            # Each item is checked once: a value that is an iterator is used up by that.
             try:
-                text = write(validate(item))
-            except Exception:  # told in other words, or it was only the short way that failed
-                texts.append(self._item_to_json(number, item))
-                continue
-            # Most texts hold nothing that has to be looked at.
-            suspect = len(text) > SHORT or b"\\u0000" in text
-            texts.append(self._item_to_json(number, item) if suspect else text.decode())
+                checked = validate(item)
+            except Exception as error:
+                _check_item(number, item)
+                raise EnqueueError(f"item {number}: {self._misfit(error)}") from _cause(error)
+            try:
+                text = write(checked)
+                # Most texts hold nothing that has to be looked at.
+                suspect = len(text) > SHORT or b"\\u0000" in text
+                texts.append(self._item_stored(number, checked) if suspect else text.decode())
+            except (ValueError, RecursionError):
+                texts.append(self._item_stored(number, checked))
         return texts
 
+    def _item_stored(self, number: int, checked: dict[str, Any]) -> str:
+        try:
+            return self._stored(checked)
+        except EnqueueError as error:
+            raise EnqueueError(f"item {number}: {error}") from None
+
     def _item_to_json(self, number: int, item: Mapping[str, Any]) -> str:
-        if not isinstance(item, Mapping):
-            raise EnqueueError(
-                f"item {number} is {with_article(type(item))}: each item is a mapping of argument names to values"
-            )
+        _check_item(number, item)
         try:
             return self.to_json(item)
         except EnqueueError as error:
-            raise EnqueueError(f"item {number}: {error}") from None
+            raise EnqueueError(f"item {number}: {error}") from _cause(error)
 
     def from_json(self, text: str | bytes) -> dict[str, Any]:
         """Return stored arguments as keyword arguments of the declared types, every object in them a new one.
@@ -253,6 +266,20 @@ def _schema(task: str, name: str, annotation: Any) -> core_schema.CoreSchema:
             f"task {task!r}: the annotation of {name!r} is an iterable that can be read only once; use list[...]"
         )
     return schema
+
+
+def _check_item(number: int, item: object) -> None:
+    if not isinstance(item, Mapping):
+        raise EnqueueError(
+            f"item {number} is {with_article(type(item))}: each item is a mapping of argument names to values"
+        )
+
+
+def _cause(error: Exception) -> BaseException | None:
+    """Return what an EnqueueError shows as its cause: nothing of pydantic's, whose words hold values."""
+    if isinstance(error, EnqueueError):
+        return error.__cause__
+    return None if isinstance(error, ValidationError) else error
 
 
 def _is_plain(schema: Any) -> bool:

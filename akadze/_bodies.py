@@ -29,6 +29,7 @@ from akadze.app import Akadze
 from akadze.context import RUN
 from akadze.hooks import async_call_hook, async_call_within, sync_call_within
 from akadze.job import Job
+from akadze.outcomes import Cancel, Fail, Retry, Snooze
 from akadze.task import Task
 
 logger = get_logger("akadze.job")
@@ -90,14 +91,22 @@ async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
     seconds = timeout.total_seconds()
     scope = asyncio.timeout(seconds)
     end = asyncio.get_running_loop().time() + seconds
+
+    def outlived() -> bool:
+        # The body has swallowed its cancellation, or kept the loop from cancelling it.
+        return (scope.expired() or asyncio.get_running_loop().time() > end) and not run.completed
+
     watch = asyncio.get_running_loop().call_later(seconds + _TO_END, _warn_of_overrun, run, timeout)
     try:
         async with scope:
             result = await _body_async(run, threads)
-        if asyncio.get_running_loop().time() > end and not run.completed:
-            # It has swallowed its cancellation, or kept the loop from cancelling it.
+        if outlived():
             raise _timed_out(timeout)
         return result
+    except (Retry, Snooze, Fail, Cancel) as error:
+        if outlived():
+            raise _timed_out(timeout) from error
+        raise
     except TimeoutError:
         if scope.expired():
             if run in threads.busy:

@@ -25,7 +25,8 @@ from akadze.job import Job
 __all__ = ["Context", "SyncContext", "current"]
 
 _COMPLETE_RUN = statement("finish", "complete_run")
-_READ_TRANSACTION = statement("session", "read_transaction")
+_MARK_TRANSACTION = statement("session", "mark_transaction")
+_FIND_MARK = statement("session", "find_mark")
 
 
 class Run(Protocol):
@@ -88,16 +89,16 @@ class Context:
         run, hooks = self._run, self._run.app.hooks.on_transition
         with _finishing(run):
             async with run.async_transaction() as connection:
-                begun = await async_caller(connection).rows(_READ_TRANSACTION)
+                await async_caller(connection).rows(_MARK_TRANSACTION)
                 yield connection
                 try:
                     caller = async_caller(connection)
                 except EnqueueError as error:
                     raise _ended(run) from error
                 rows = await caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number)
-                _check(run, begun, rows)
+                _check(run, rows)
                 await _async_transitions.tell(caller, hooks, [run.id], RUNNING, SUCCEEDED)
-                if hooks and await caller.rows(_READ_TRANSACTION) != begun:
+                if hooks and not (await caller.rows(_FIND_MARK))[0]["marked"]:
                     raise _ended(run)
 
 
@@ -135,15 +136,15 @@ def sync_complete_in(run: Run, transaction: Callable[[], AbstractContextManager[
         instead="make the task async",
     )
     with _finishing(run), transaction() as connection:
-        begun = sync_caller(connection).rows(_READ_TRANSACTION)
+        sync_caller(connection).rows(_MARK_TRANSACTION)
         yield connection
         try:
             caller = sync_caller(connection)
         except EnqueueError as error:
             raise _ended(run) from error
-        _check(run, begun, caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number))
+        _check(run, caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number))
         _sync_transitions.tell(caller, hooks, [run.id], RUNNING, SUCCEEDED)
-        if hooks and caller.rows(_READ_TRANSACTION) != begun:
+        if hooks and not caller.rows(_FIND_MARK)[0]["marked"]:
             raise _ended(run)
 
 
@@ -183,11 +184,11 @@ def _finishing(run: Run) -> Iterator[None]:
         run.finishing = False
 
 
-def _check(run: Run, begun: list[dict[str, Any]], finished: list[dict[str, Any]]) -> None:
+def _check(run: Run, finished: list[dict[str, Any]]) -> None:
     """Raise if the run no longer owns its job, or the block has ended its transaction, and another has begun since."""
     if not finished:
         raise _lost(run)
-    if finished[0]["transaction"] != begun[0]["transaction"]:
+    if not finished[0]["marked"]:
         raise _ended(run)
 
 

@@ -117,16 +117,25 @@ async def async_call_hook(hook: Hook, *arguments: Any) -> None:
 async def async_call_watcher(hook: Hook, *arguments: Any) -> None:
     """Call a hook of either kind in a task of akadze's own; what is no Exception comes out as HookFailed.
 
-    It would end that task, and with it the worker. A cancellation of the task itself is let through.
+    It would end that task, and with it the worker. A cancellation of the task itself is let through, and so is
+    KeyboardInterrupt: somebody may have pressed Ctrl-C in a test run.
     """
     try:
         await async_call_hook(hook, *arguments)
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
+        raise _failed(hook, error) from error
+
+
+async def async_call_in_worker(hook: Hook, *arguments: Any) -> None:
+    """The same in a worker, where a KeyboardInterrupt is the hook's own: Ctrl-C sets the stop signal there."""
+    try:
+        await async_call_watcher(hook, *arguments)
+    except KeyboardInterrupt as error:
         raise _failed(hook, error) from error
 
 
@@ -140,7 +149,7 @@ def _within(seconds: float, hook: Hook) -> Hook:
         scope = asyncio.timeout(seconds)
         try:
             async with scope:
-                await async_call_watcher(hook, *arguments)
+                await async_call_in_worker(hook, *arguments)
         except Exception as error:
             if scope.expired():
                 raise HookHung(f"the hook {name_of(hook)} took longer than {seconds:g} s") from error

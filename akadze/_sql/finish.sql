@@ -48,12 +48,12 @@ returning j.id, j.run_count, j.state
 -- Finishes one run as succeeded inside the transaction of its complete_tx block. Guarded like finish_runs; no row back means that
 -- the run no longer owns its job, and the block is rolled back.
 -- Waits for a lock on the row (a caller's request_cancel) instead of skipping it; it is the last statement of the block.
--- transaction: as in read_transaction.
+-- marked: by mark_transaction, so this is the transaction in which the block has begun.
 update akadze.jobs j
 set state = 'succeeded', finished_at = clock_timestamp(), worker_id = null
 where j.id = cast(:id as bigint) and j.state = 'running' and j.worker_id = cast(:worker as uuid)
   and j.run_count = cast(:run as integer)
-returning j.id, txid_current() as transaction
+returning j.id, coalesce(current_setting('akadze.block', true), '') = 'open' as marked
 
 -- name: owned_runs
 -- Which of these runs are still this worker's? Reads only.

@@ -72,11 +72,14 @@ release savepoint akadze_hook
 -- Undoes what was done since open_savepoint.
 rollback to savepoint akadze_hook
 
--- name: read_transaction
--- The number of the open transaction. Another one later says that it was ended meanwhile, by a commit or rollback in words that the
--- driver does not report once the next statement has begun a new transaction.
-select txid_current() as transaction
+-- name: mark_transaction
+-- Marks the open transaction. A commit or rollback in words, which the driver does not report once the next statement has begun a new
+-- transaction, takes the mark away. Reads nothing: a block may still choose its isolation level, or lock before its first snapshot.
+set local akadze.block = 'open'
+
+-- name: find_mark
+select coalesce(current_setting('akadze.block', true), '') = 'open' as marked
 
 -- name: find_transaction
--- The same, null while the transaction has written nothing: an exchange that finds no job must not use a number up.
+-- The number of the open transaction, null while it has written nothing: an exchange that finds no job must not use a number up.
 select txid_current_if_assigned() as transaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from akadze._statement import statement
 from akadze._states import RUNNING
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
-from akadze.hooks import HookFailed, HookHung, async_call_watcher, name_of, told, within
+from akadze.hooks import HookFailed, HookHung, async_call_in_worker, name_of, told, within
 from akadze.job import Job
 
 # Any statement will do.
@@ -57,12 +57,12 @@ class Refusal(Exception):
 
 
 class _Apart(set[RunKey]):
-    def __init__(self, runs: Iterable[RunKey], jobs: Collection[int]) -> None:
+    def __init__(self, runs: Iterable[RunKey], is_put_off: Callable[[int], bool]) -> None:
         super().__init__(runs)
-        self._jobs = jobs
+        self._is_put_off = is_put_off
 
     def __contains__(self, run: object) -> bool:
-        return super().__contains__(run) or (isinstance(run, tuple) and run[0] in self._jobs)
+        return super().__contains__(run) or (isinstance(run, tuple) and self._is_put_off(run[0]))
 
 
 class Hooked:
@@ -108,13 +108,13 @@ class Hooked:
 
     def apart(self, run: RunKey | None) -> set[RunKey]:
         """Return the set of this run; it also holds, unseen, all runs of jobs that are not started for a while."""
-        return _Apart([run] if run is not None else [], self._until)
+        return _Apart([run] if run is not None else [], self._is_put_off)
 
     async def call(self, read_job: Callable[[], Job], from_state: str, to_state: str, run: RunKey) -> None:
         """Call the hooks for a run. Raises Refusal for what they do, and LostInHook for what may be an outage."""
         held = self._held
         assert held is not None
-        if run[0] in self._until:
+        if self._is_put_off(run[0]):
             raise Refusal(run, spoilt=False)
         hung, begun = False, time.monotonic()
         try:
@@ -123,7 +123,7 @@ class Hooked:
                 scope = asyncio.timeout(self._patience)
                 try:
                     async with scope:
-                        await async_call_watcher(hook, held.owner, job, from_state, to_state)
+                        await async_call_in_worker(hook, held.owner, job, from_state, to_state)
                 finally:
                     hung = scope.expired()
                 await self._check(held, name_of(hook), to_state, run)
@@ -190,7 +190,10 @@ class Hooked:
 
     def seconds_off(self, job_id: int) -> float:
         """Return the seconds for which a job whose start was refused stays out of the line."""
-        return _PUT_OFF_FOR if job_id in self._until else REFUSED_FOR
+        return max(self._until.get(job_id, 0.0) - time.monotonic(), REFUSED_FOR)
+
+    def _is_put_off(self, job_id: int) -> bool:
+        return self._until.get(job_id, 0.0) > time.monotonic()
 
     def hooks(self) -> list[Callable[..., Any]]:
         """Return the on_transition hooks, each limited in time."""

@@ -33,8 +33,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Seconds until a fire that was held back, or that failed, is tried again.
 _AGAIN: Final = 0.5
-#: Seconds for which a task does not fire whose hook hung.
+#: Seconds for which a task does not fire whose hook hung, at most: a part of the grace, so that it is tried again.
 _HUNG_FOR: Final = 60.0
+_HUNG_SHARE: Final = 1 / 4
 #: Seconds between two looks at the database's clock, at most: it may be set, and the worker's own may have stood still.
 _LONGEST: Final = 10.0
 
@@ -74,7 +75,7 @@ class Schedules:
 
         ``connection`` is READ COMMITTED and not in a transaction. ``now`` stands for the database's clock in tests. An
         error of an ``on_enqueue`` hook is logged, and its slot is tried again at later passes until it is older than
-        the app's grace. Raises what the database raises.
+        the app's grace; so is a hook that hangs, less often. Raises what the database raises.
         """
         schedules = self._app._schedules  # noqa: SLF001 - the app's own part
         if not schedules:
@@ -146,7 +147,8 @@ class Schedules:
                 told(hung_in(hook_error) or hook_error),
             )
             if hung_in(hook_error) is not None:
-                self._hung[schedule.task] = time.monotonic() + _HUNG_FOR
+                pause = min(_HUNG_FOR, self._app.grace.total_seconds() * _HUNG_SHARE)
+                self._hung[schedule.task] = time.monotonic() + pause
             return _Outcome.FAILED
         if row["held"] and not row["done"]:
             return _Outcome.HELD

@@ -51,10 +51,9 @@ def check_database(app: Akadze) -> None:
 
     try:
         _ = app.engine
-    except AkadzeError:
-        raise
-    except Exception:  # noqa: S110 - see above
-        pass
+    except Exception as error:
+        if isinstance(error, AkadzeError) and _is_of_akadze(error):
+            raise
 
 
 def _split(given: str) -> tuple[str, str]:

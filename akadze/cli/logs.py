@@ -67,10 +67,19 @@ def _is_shown(record: logging.LogRecord) -> bool:
     while logger is not None and logger.parent is not None:
         for handler in logger.handlers:
             stream = getattr(handler, "stream", None)
-            if stream in (sys.stderr, sys.stdout) and record.levelno >= handler.level and handler.filter(record):
+            if (
+                stream in (sys.stderr, sys.stdout)
+                and record.levelno >= handler.level
+                and _lets_through(handler, record)
+            ):
                 return True
         logger = logger.parent
     return False
+
+
+def _lets_through(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    # Django's filters may be asked once more. Others may count what they are asked.
+    return all(type(each).__module__ == "django.utils.log" for each in handler.filters) and bool(handler.filter(record))
 
 
 def _same_file(first: int, second: int) -> bool:

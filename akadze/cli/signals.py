@@ -10,13 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_DEFAULTS: Final[dict[signal.Signals, Any]] = {
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGINT: signal.default_int_handler,
-}
 
 
 def watch_signals(loop: AbstractEventLoop, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
@@ -69,9 +65,10 @@ def _forget() -> None:
     a signal to its child, such as the end of a multiprocessing.Pool, for one to itself.
     """
     signal.set_wakeup_fd(-1)
-    for number, handler in _DEFAULTS.items():
-        signal.signal(number, handler)
-    _release()  # one that came meanwhile comes now
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    _release()  # one that came meanwhile comes now, and ends the process: an error in here would be lost
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def ignore_signals(loop: AbstractEventLoop) -> None:

@@ -217,3 +217,26 @@ async def test_arguments_that_are_too_much_for_one_statement_are_refused(
                 await task.enqueue_many(items)
         assert (await connection.execute(text("select 1"))).scalar() == 1
     assert await numbers(rows) == [1]
+
+
+@pytest.mark.parametrize("count", [3, 2000])
+async def test_an_argument_that_is_an_iterator_is_read_once(
+    count: int, app: Akadze, engine: Engine, rows: Rows
+) -> None:
+    @app.task("numbers")
+    def numbers(ns: list[int]) -> None: ...
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError
+
+    async with engine.begin() as connection:
+        bound = numbers.using(session=connection)
+        await bound.enqueue_many([{"ns": map(int, range(count))}, {"ns": iter([1, 2])}])
+        for refused in ((n for n in [1, "bad", 3]), failing()):
+            with pytest.raises(EnqueueError, match="item 1: task 'numbers'"):
+                await bound.enqueue_many([{"ns": [1]}, {"ns": refused}])
+    assert [row["args"] for row in await rows("select args from akadze.jobs order by id")] == [
+        {"ns": list(range(count))},
+        {"ns": [1, 2]},
+    ]

@@ -104,3 +104,21 @@ async def test_a_transaction_that_was_ended_in_words_and_followed_by_another_is_
     assert (row["state"], row["error_names"]) == ("failed", ["AkadzeError"])
     assert "leave commit() and rollback() to complete_tx" in row["errors"][0]["message"]
     assert await table.value("select count(*) from public.written") == 0
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_block_may_choose_the_isolation_level_of_its_transaction(
+    app: Akadze, table: Table, serve: Serve, colour: str
+) -> None:
+    async def body() -> None:
+        async with current().complete_tx() as connection:
+            await connection.execute(text("set transaction isolation level serializable"))
+
+    def sync_body() -> None:
+        with akadze.sync.current().complete_tx() as connection:
+            connection.execute(text("set transaction isolation level serializable"))
+
+    job_id = await enqueue(app.register(body if colour == "async" else sync_body, name="task", max_attempts=1))
+    await serve()
+    row = await table.ended(job_id)
+    assert (row["state"], row["errors"]) == ("succeeded", [])

@@ -356,28 +356,3 @@ async def test_a_hook_that_ends_the_transaction_hurts_its_own_job_only(
     refused = state == "running" and end != "commit"
     assert sorted(runs) == [n for n in range(5) if n != 2 or not refused]
     assert served.up
-
-
-async def test_a_start_whose_hook_hangs_is_put_off_for_a_minute_and_the_others_go_on(
-    app: Akadze, table: Table, serve: Serve
-) -> None:
-    called: list[int] = []
-
-    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
-        called.append(job.args["n"])
-        if after == "running" and job.args["n"] in {1, 2}:
-            await (asyncio.sleep(600) if job.args["n"] == 1 else connection.execute(text("select pg_sleep(600)")))
-
-    app.hooks.on_transition.append(hook)
-    task = app.register(_hundreds, name="task", max_attempts=1)
-    jobs = await enqueue_many(task, [{"n": n} for n in range(4)])
-    served = await serve(slots=4, heartbeat_ttl=3)
-    await table.ended(jobs[0], jobs[3])
-    put_off = await table.value(
-        "select count(*) from akadze.jobs where state = 'queued' and run_at > now() + interval '45 seconds'"
-    )
-    assert put_off == 2
-    later = await enqueue_many(task, [{"n": n} for n in range(4, 8)])
-    await table.ended(*later)
-    assert [called.count(n) for n in (1, 2)] == [1, 1]
-    assert served.up

@@ -206,8 +206,14 @@ async def test_a_run_that_took_too_long_is_an_error_also_if_it_returns(app: Akad
             pass
         time.sleep(0.6)  # noqa: ASYNC251 - on purpose
 
-    jobs = [await enqueue(task) for task in (swallows, blocks, completes)]
+    @app.task("snoozes", timeout=timedelta(seconds=0.1), max_attempts=2, backoff=at_once)
+    async def snoozes() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        raise Snooze(timedelta(0))
+
+    jobs = [await enqueue(task) for task in (swallows, blocks, snoozes, completes)]
     await serve(slots=1)
     await table.ended(*jobs)
     ends = [(row["state"], row["attempt"], row["error_names"], row["result"]) for row in await table.jobs(*jobs)]
-    assert ends == [("failed", 2, ["TimeoutError"] * 2, None)] * 2 + [("succeeded", 0, [], None)]
+    assert ends == [("failed", 2, ["TimeoutError"] * 2, None)] * 3 + [("succeeded", 0, [], None)]

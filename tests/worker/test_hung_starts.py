@@ -1,0 +1,65 @@
+"""Contract, section 11: a start whose on_transition hook hangs is put off, and keeps no other job waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from akadze import Akadze
+from akadze.job import Job
+from tests.worker.serving import Serve
+from tests.worker.table import Table, enqueue, enqueue_many
+
+
+async def _body(n: int) -> None:
+    pass
+
+
+async def test_a_start_whose_hook_hung_is_tried_again_when_its_time_is_over(
+    app: Akadze, table: Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akadze._worker.hooked._PUT_OFF_FOR", 2.0)
+    called: list[float] = []
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        if after == "running":
+            called.append(time.monotonic())
+            if len(called) == 1:
+                await asyncio.sleep(600)
+
+    app.hooks.on_transition.append(hook)
+    job_id = await enqueue(app.register(_body, name="task", max_attempts=1), {"n": 1})
+    await serve(heartbeat_ttl=1.5)
+    await table.ended(job_id)
+    [first, second] = called
+    # The time of the hang and one pause, not two.
+    assert 2.4 < second - first < 4.4
+
+
+async def test_a_start_whose_hook_hangs_is_put_off_for_a_minute_and_the_others_go_on(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    called: list[int] = []
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        called.append(job.args["n"])
+        if after == "running" and job.args["n"] in {1, 2}:
+            await (asyncio.sleep(600) if job.args["n"] == 1 else connection.execute(text("select pg_sleep(600)")))
+
+    app.hooks.on_transition.append(hook)
+    task = app.register(_body, name="task", max_attempts=1)
+    jobs = await enqueue_many(task, [{"n": n} for n in range(4)])
+    served = await serve(slots=4, heartbeat_ttl=3)
+    await table.ended(jobs[0], jobs[3])
+    put_off = await table.value(
+        "select count(*) from akadze.jobs where state = 'queued' and run_at > now() + interval '45 seconds'"
+    )
+    assert put_off == 2
+    later = await enqueue_many(task, [{"n": n} for n in range(4, 8)])
+    await table.ended(*later)
+    assert [called.count(n) for n in (1, 2)] == [1, 1]
+    assert served.up
