@@ -40,8 +40,10 @@ _SOON: Final = 0.2
 _LOAD: Final = 3
 #: Characters of an outcome from which on it may be to blame when there is no memory to send it.
 _BIG: Final = 1_000_000
-#: Seconds that a cycle has at least, and between two looks of one whose lease is over.
-_LEAST: Final = 0.1
+#: Seconds that a cycle has at least: after the end of the lease, too, a second one on a new connection is possible.
+_LEAST: Final = 0.5
+#: Seconds between two looks of a worker whose lease is over.
+_LOOK: Final = 0.1
 #: Seconds before outcomes whose rows were locked are sent again.
 _AGAIN: Final = 0.02
 
@@ -246,7 +248,7 @@ class Loop:
         pause = self._poll_interval * random.uniform(0.75, 1)  # noqa: S311 - jitter, no secret
         pause = min(pause, max(self._next_due - time.monotonic(), 0))
         if self._lease_is_over:
-            pause = min(pause, _LEAST)
+            pause = min(pause, _LOOK)
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()

@@ -173,9 +173,8 @@ async def test_a_heartbeat_whose_connection_swallows_it_goes_on_over_another(
 
 
 async def test_a_worker_that_cannot_beat_stops_in_time_and_hands_its_jobs_back_where_it_still_can(
-    wires: Wires, table: Table, serve: Serve, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    wires: Wires, table: Table, serve: Serve, runs: Runs
 ) -> None:
-    monkeypatch.setattr("akadze._worker.serving._TO_WRITE", 0.5)
     (job_id,) = await add(table)
     served = await serve(heartbeat_interval=0.1, heartbeat_ttl=1)
     await until(lambda: runs.started)
