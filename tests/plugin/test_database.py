@@ -19,7 +19,8 @@ def test_a_database_is_given_and_named_to_the_code_under_test(run: Run) -> None:
         def test_it(akadze_database_url):
             assert os.environ["AKADZE_DATABASE_URL"] == akadze_database_url
             with psycopg.connect(akadze_database_url) as connection:
-                assert connection.execute("select count(*) from akadze.jobs").fetchone() == (0,)
+                # Other tests may have left rows: only akadze_jobs empties the tables.
+                assert connection.execute("select to_regclass('akadze.jobs') is not null").fetchone() == (True,)
         """
     ).assert_outcomes(passed=1)
 
