@@ -150,7 +150,16 @@ class Hooked:
         """
         held = self._held
         assert held is not None
-        if (await held.rows(_FIND_TRANSACTION))[0][0] != number and starting != (run in await self._owned([run])):
+        try:
+            [(found,)] = await held.rows(_FIND_TRANSACTION)
+        except Exception as error:
+            if not is_connection_lost(error):
+                raise
+            # The server may have ended the session: all hooks together took too long for it.
+            await _let_go(held)
+            self.raise_if_lost(run, error, starting=starting)
+            raise Refusal(run, spoilt=True) from error
+        if found != number and starting != (run in await self._owned([run])):
             logger.error("an on_transition hook has rolled back the transaction, which is not its own")
             raise Refusal(None, spoilt=False)
 
