@@ -11,6 +11,7 @@ import psycopg
 from akadze._connections import SyncCaller, sync_caller
 from akadze._sqlstates import migrate_first
 from akadze._statement import statement
+from akadze._sync.index_builds import building, builds_indexes, statements_of
 from akadze._urls import libpq_url
 from akadze.errors import AkadzeError
 
@@ -22,11 +23,12 @@ _CREATE_VERSIONS = statement("schema", "create_versions")
 _LIST_VERSIONS = statement("schema", "list_versions")
 _ADD_VERSION = statement("schema", "add_version")
 
+_STEPS = files("akadze") / "_migrations"
+
 
 def known_versions() -> list[str]:
     """Return the ids of the migrations of this release, in order."""
-    folder = files("akadze") / "_migrations"
-    return sorted(entry.name.removesuffix(".sql") for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return sorted(entry.name.removesuffix(".sql") for entry in _STEPS.iterdir() if entry.name.endswith(".sql"))
 
 
 def migrate(database_url: str) -> None:
@@ -34,7 +36,8 @@ def migrate(database_url: str) -> None:
 
     Safe to run from many processes at once, and again: each step is applied whole or not at all. The right to create
     schemas is needed only while the schema ``akadze`` is not there. Raises AkadzeError for a URL that is not of
-    PostgreSQL, and the driver's own error otherwise, LockNotAvailable if a step has waited 30 s for somebody's lock.
+    PostgreSQL, or that leads to a pooler where a step builds an index beside writers; and the driver's own error
+    otherwise, LockNotAvailable if a step has waited 30 s for somebody's lock.
     """
     connection = _connect(database_url)
     try:
@@ -44,10 +47,17 @@ def migrate(database_url: str) -> None:
 
 
 def apply_pending(caller: SyncCaller) -> None:
-    """Apply pending migrations on a connection: each in a transaction of its own, or in a savepoint of the caller's."""
+    """Apply pending migrations on a connection: each in a transaction of its own, or in a savepoint of the caller's.
+
+    One that builds indexes beside writers cannot be in a transaction; it raises AkadzeError if the caller is in one.
+    """
     for version in known_versions():
-        with caller.savepoint():
-            _apply(caller, version)
+        step = (_STEPS / f"{version}.sql").read_text(encoding="utf-8")
+        if builds_indexes(step):
+            _build(caller, version, step)
+        else:
+            with caller.savepoint():
+                _apply(caller, version, step)
 
 
 def applied_versions(database_url: str) -> list[str]:
@@ -76,7 +86,7 @@ def check_schema(caller: SyncCaller) -> None:
         raise AkadzeError(f"the database lacks the migration {missing[0]}: {migrate_first()}")
 
 
-def _apply(caller: SyncCaller, version: str) -> None:
+def _apply(caller: SyncCaller, version: str, step: str) -> None:
     caller.rows(_LIMIT_WAITING)
     caller.rows(_LOCK_MIGRATIONS)
     found = caller.rows(_FIND_SCHEMA)[0]
@@ -84,13 +94,28 @@ def _apply(caller: SyncCaller, version: str) -> None:
         caller.rows(_CREATE_SCHEMA)
     if not found["versions"]:
         caller.rows(_CREATE_VERSIONS)
-    elif version in [row["version"] for row in caller.rows(_LIST_VERSIONS)]:
+    elif version in read_versions(caller):
         return
-    step = (files("akadze") / "_migrations" / f"{version}.sql").read_text(encoding="utf-8")
+    _execute(caller, step)
+    caller.rows(_ADD_VERSION, version=version)
+
+
+def _build(caller: SyncCaller, version: str, step: str) -> None:
+    """Apply a step that builds indexes. One that was interrupted is not listed, and is done again as a whole."""
+    if version in read_versions(caller):
+        return
+    with building(caller):
+        if version in read_versions(caller):  # whoever built before has done it
+            return
+        for one in statements_of(step):
+            _execute(caller, one)
+        caller.rows(_ADD_VERSION, version=version)
+
+
+def _execute(caller: SyncCaller, text: str) -> None:
     # Without parameters the drivers send the text as it is, all statements of it.
     with caller.connection.cursor() as cursor:
-        cursor.execute(step)
-    caller.rows(_ADD_VERSION, version=version)
+        cursor.execute(text)
 
 
 def _connect(database_url: str) -> psycopg.Connection[Any]:

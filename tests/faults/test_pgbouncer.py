@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,6 +29,7 @@ from akadze import (
     migrate,
     set_limit,
 )
+from akadze._async import schema
 from akadze.cli.commands import app as commands
 from tests.database import create_database, with_database
 from tests.faults.pooler import PROGRAM, SESSIONS, pooled
@@ -72,6 +75,24 @@ async def app(pooled_url: str, table: Table) -> AsyncIterator[Akadze]:
     app = Akadze(database_url=pooled_url)
     yield app
     await app.aclose()
+
+
+async def test_a_migration_that_builds_an_index_asks_for_the_server_itself(
+    pooled_url: str, direct_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a lock of its session, which the pooler would give to somebody else."""
+    folder = shutil.copytree(str(schema._STEPS), tmp_path / "steps")
+    await migrate(pooled_url)
+    (folder / "9001_index.sql").write_text(
+        "drop index concurrently if exists akadze.mine;\ncreate index concurrently mine on akadze.jobs (task);\n"
+    )
+    monkeypatch.setattr(schema, "_STEPS", folder)
+    with pytest.raises(AkadzeError, match="a pooler such as PgBouncer"):
+        await migrate(pooled_url)
+    assert "9001_index" not in await akadze.applied_versions(direct_url)
+    await migrate(direct_url)
+    assert (await akadze.applied_versions(direct_url))[-1] == "9001_index"
+    await migrate(pooled_url)  # nothing is pending
 
 
 async def test_the_calls_of_both_colours_work(app: Akadze, pooled_url: str) -> None:

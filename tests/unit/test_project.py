@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from akadze._sync.index_builds import builds_indexes, statements_of
+
 ROOT = Path(__file__).resolve().parents[2]
 CI = ROOT / ".github" / "workflows" / "tests.yml"
 TEXT = {"", ".bash", ".css", ".html", ".js", ".md", ".py", ".sh", ".sql", ".toml", ".yml"}
@@ -104,6 +106,29 @@ def test_an_index_on_a_table_of_an_earlier_migration_is_found() -> None:
     made = "create table akadze.jobs (id int);\ncreate unique index a on akadze.jobs (id);"
     later = "create index b\n  on akadze.jobs (id);\ncreate index concurrently c on akadze.jobs (id);"
     assert blocking_indexes([made, later]) == ["create index b\n  on akadze.jobs"]
+
+
+def not_repeatable(step: str) -> list[str]:
+    """Return the indexes that a step builds beside writers without dropping first what an interrupted try has left."""
+    made = re.finditer(r"create (?:unique )?index concurrently\s+(\w+)\s+on\s+(?:only\s+)?(\w+)\.", step)
+    gone = {found[1]: found.start() for found in re.finditer(r"drop index concurrently if exists\s+([\w.]+)", step)}
+    return [found[1] for found in made if gone.get(f"{found[2]}.{found[1]}", len(step)) > found.start()]
+
+
+def test_each_migration_that_builds_beside_writers_can_be_done_again_and_does_nothing_else() -> None:
+    steps = [
+        step for path in files("akadze/_migrations", suffix=".sql") if builds_indexes(step := path.read_text("utf-8"))
+    ]
+    assert [index for step in steps for index in not_repeatable(step)] == []
+    assert [text for step in steps for text in statements_of(step) if "index concurrently" not in text] == []
+
+
+def test_an_index_that_would_not_be_built_again_is_found() -> None:
+    made = "create index concurrently a on akadze.jobs (id);\n"
+    assert not_repeatable(made) == ["a"]
+    assert not_repeatable(made + "drop index concurrently if exists akadze.a;") == ["a"]
+    assert not_repeatable("drop index concurrently if exists akadze.b;\n" + made) == ["a"]
+    assert not_repeatable("drop index concurrently if exists akadze.a;\n" + made) == []
 
 
 @pytest.mark.parametrize("package", ["akadze", "tests"])

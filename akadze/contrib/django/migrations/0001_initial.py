@@ -14,6 +14,9 @@ from akadze.contrib.django.models import TextArrayField
 class Migration(migrations.Migration):
     initial = True
 
+    # Each of akadze's own is a transaction of its own, and one that builds indexes beside writers must not be in one.
+    atomic = False
+
     dependencies = ()
 
     operations = (

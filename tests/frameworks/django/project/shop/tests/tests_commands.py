@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 from django.core import mail
 from django.core.management import CommandError, call_command
@@ -12,10 +16,13 @@ from django.db import connection
 from django.test import SimpleTestCase, TransactionTestCase
 
 from akadze import AkadzeError
+from akadze._sync import schema
 from akadze._sync.schema import known_versions
 from akadze.contrib.django.models import Job
 from akadze.contrib.django.testing import drain, empty_tables
 from shop import jobs
+
+OWN_STEPS = schema._STEPS
 
 
 def _printed(*arguments: str) -> str:
@@ -109,6 +116,19 @@ class Migrate(TransactionTestCase):
         call_command("migrate", "akadze", verbosity=0)
         self.assertEqual(self.state(), (True, True))
         self.assertIn("new=false", _printed("akadze_migrate"))
+
+    def test_djangos_migrate_builds_indexes_beside_writers(self) -> None:
+        self.drop()
+        with TemporaryDirectory() as folder, mock.patch.object(schema, "_STEPS", Path(folder)) as steps:
+            shutil.copytree(str(OWN_STEPS), folder, dirs_exist_ok=True)
+            (steps / "9001_index.sql").write_text(
+                "drop index concurrently if exists akadze.mine;\n"
+                "create index concurrently mine on akadze.jobs (task);\n"
+            )
+            call_command("migrate", "akadze", verbosity=0)
+            self.assertEqual(known_versions()[-1], "9001_index")
+            self.assertIn("version=9001_index new=false", _printed("akadze_migrate"))
+        self.drop()
 
     def test_going_back_keeps_the_jobs(self) -> None:
         jobs.note.using(session=connection).enqueue(text="kept")
