@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -141,6 +142,40 @@ async def test_a_claim_reads_little_of_a_long_line(line: Line, claimer: Claimer,
         )
     assert len(claimed) == 10
     assert 0 < read < 2_000
+
+
+BACKLOG = """
+insert into akadze.jobs (task, limit_key, priority, run_at)
+select 'work', 'tenant ' || n % 50, n % 3, now() - interval '1 second' * (n % 1000) from generate_series(1, {}) n
+"""
+# As the next jobs would be found by somebody who has to look at all of them.
+NEXT_OF_ALL = """
+select job.id from akadze.jobs job where job.state || '' = 'queued' order by job.priority + 0 desc, job.run_at, job.id
+limit 10
+"""
+
+
+@pytest.mark.heavy
+async def test_a_claim_on_a_backlog_takes_a_few_milliseconds(line: Line, claimer: Claimer, full: bool) -> None:
+    """In both orders. What a look at the whole backlog takes tells how fast the machine is: 25 to 50 ms here."""
+    await line.client.sql(BACKLOG.format(100_000 if full else 10_000))
+    await line.client.sql("analyze akadze.jobs")
+    await claimer.client.run(statement("session", "tune_session"), local=False)
+    claimer.client.raw.prepare_threshold = 0
+    claims: list[float] = []
+    looks: list[float] = []
+    for _ in range(10):
+        began = time.monotonic()
+        found = await line.client.sql(NEXT_OF_ALL)
+        looks.append(time.monotonic() - began)
+        began = time.monotonic()
+        claimed = await claimer.claim(10)
+        claims.append(time.monotonic() - began)
+        if claimer.choose is not CHOOSE_FAIR:
+            assert ids(claimed) == [row["id"] for row in found]
+        assert len(claimed) == 10
+    if full:  # a short backlog is looked at in no time
+        assert min(claims) < min(looks) / 2
 
 
 async def test_a_claimed_row_says_everything_about_the_run(line: Line, claimer: Claimer) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from akadze import Akadze, Cancel, Fail, current
+from akadze import Akadze, Cancel, Fail, current, testing
 from akadze.job import Job
+from akadze.sync import testing as blocking
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
 
@@ -75,13 +76,26 @@ async def test_an_error_of_a_hook_around_a_run_is_an_error_of_the_run(
 
 
 @pytest.mark.parametrize("moment", ["before_run", "after_run"])
-async def test_hooks_around_a_run_are_inside_its_timeout(app: Akadze, table: Table, serve: Serve, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("runner", "colour"),
+    # A plain function that the sync drain runs has no timeout: it is called, and returns when it returns.
+    [("worker", "async"), ("worker", "sync"), ("drain", "async"), ("drain", "sync"), ("sync drain", "async")],
+)
+async def test_hooks_around_a_run_are_inside_its_timeout(
+    app: Akadze, table: Table, serve: Serve, runner: str, colour: str, moment: str
+) -> None:
     async def slow(job: Job) -> None:
         await asyncio.sleep(600)
 
     getattr(app.hooks, moment).append(slow)
-    job_id = await enqueue(app.register(_returns, name="task", max_attempts=1, timeout=timedelta(seconds=0.1)))
-    await serve()
+    body = _returns if colour == "async" else lambda: "result"
+    job_id = await enqueue(app.register(body, name="task", max_attempts=1, timeout=timedelta(seconds=0.1)))
+    if runner == "worker":
+        await serve()
+    elif runner == "drain":
+        await testing.drain(app)
+    else:
+        await asyncio.to_thread(blocking.drain, app)
     row = await table.ended(job_id)
     assert (row["state"], row["error_names"]) == ("failed", ["TimeoutError"])
 
