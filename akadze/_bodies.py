@@ -27,7 +27,7 @@ from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
 from akadze.context import RUN
-from akadze.hooks import async_call_hook, async_call_within, sync_call_within
+from akadze.hooks import HookMisfit, async_call_hook, async_call_within, called, sync_call_within
 from akadze.job import Job
 from akadze.outcomes import Cancel, Fail, Retry, Snooze
 from akadze.task import Task
@@ -93,7 +93,8 @@ async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
     end = asyncio.get_running_loop().time() + seconds
 
     def outlived() -> bool:
-        # The body has swallowed its cancellation, or kept the loop from cancelling it.
+        # The body has swallowed its cancellation, or something has kept the loop from cancelling it: a run that is
+        # longer than its timeout is an error in either case.
         return (scope.expired() or asyncio.get_running_loop().time() > end) and not run.completed
 
     watch = asyncio.get_running_loop().call_later(seconds + _TO_END, _warn_of_overrun, run, timeout)
@@ -185,7 +186,7 @@ async def _whole_body(run: Run) -> Any:
 
 
 def _call_hook_blocking(hook: Callable[..., Any], job: Job) -> None:
-    result = hook(job)
+    result = called(hook, job)
     if inspect.isawaitable(result):
         _on_own_loop(result)
 
@@ -311,7 +312,8 @@ def _report(run: Run, error: BaseException, move: _verdict.Move) -> None:
     if move.attempt is not None:
         level = logging.ERROR if move.state == FAILED else logging.WARNING
         if logger.isEnabledFor(level):
-            place = place_of(error)  # empty if akadze itself raised it, as for a result that is not JSON
+            # The place is empty if akadze itself raised it, as for a result that is not JSON.
+            place = str(error) if isinstance(error, HookMisfit) else place_of(error)
             logger.log(
                 level,
                 "job %s of task %s: attempt %s of %s ended with %s, now %s%s",

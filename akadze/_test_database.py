@@ -90,7 +90,8 @@ def load_app(name: str, url: str) -> Akadze:
     if used != wanted:
         raise AkadzeError(
             f"the app {name} is on the database {used!r}, and the tests are on {wanted!r}: pass it "
-            'database_url=lambda: os.environ["AKADZE_DATABASE_URL"], or define a fixture akadze_app'
+            'database_url=lambda: os.environ["AKADZE_DATABASE_URL"], or define a fixture akadze_app that returns it '
+            "(with pytest-django: one that takes the fixture db)"
         )
     return app
 

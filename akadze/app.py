@@ -41,7 +41,8 @@ class Akadze:
     prepared statements off, so that a transaction-mode pooler may sit in front. Pass ``engine`` instead to share a
     pool; the app then leaves it open. One of the two is required. ``sync_engine`` is the blocking engine of the same
     database; without it the app makes one when it is first asked for. ``database_url`` may be a function that returns
-    the URL: it is called once, when an engine is first asked for, so settings may still change until then.
+    the URL: it is called when an engine is first asked for, so settings may still change until then, and not again
+    once it has answered.
 
     ``pool_size`` sets the pool of the engine that the app builds (SQLAlchemy's default is 5, plus 10 overflow). A
     worker holds a few connections of its own beside the pool; in the pool, count one for each ``complete_tx`` block

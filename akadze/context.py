@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -22,6 +22,9 @@ from akadze.errors import AkadzeError, EnqueueError, RunLost
 from akadze.hooks import refuse_async
 from akadze.job import Job
 
+if TYPE_CHECKING:
+    from akadze.task import Task
+
 __all__ = ["Context", "SyncContext", "current"]
 
 _COMPLETE_RUN = statement("finish", "complete_run")
@@ -35,6 +38,7 @@ class Run(Protocol):
     app: Akadze
     worker_id: UUID
     id: int
+    task: Task[Any]
     number: int
     #: Set once a complete_tx block has committed: the job is finished, whatever the body does then.
     completed: bool
@@ -72,16 +76,14 @@ class Context:
         What the block writes on the connection and the job's success commit together. An error inside the block rolls
         the writes back and is an error of the run like any other. Raises RunLost, and rolls the writes back, if this
         run no longer owns the job. What the body returns after the block is not stored. AkadzeError if the job has
-        been finished by an earlier block, the block has committed or rolled back by itself, the app's engine is in
-        autocommit, or this is a plain function.
+        been finished by an earlier block or one is open, the block has committed or rolled back by itself, the app's
+        engine is in autocommit, or this is a plain function.
         """
         # Both modules have a current(); `with` on an async block would say nothing of the other one.
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _in_loop():
             raise AkadzeError(
                 "complete_tx of akadze.current() has to be awaited: in a plain function use akadze.sync.current()"
-            ) from None
+            )
         return self._complete_tx()
 
     @asynccontextmanager
@@ -93,8 +95,8 @@ class Context:
                 yield connection
                 try:
                     caller = async_caller(connection)
-                except EnqueueError as error:
-                    raise _ended(run) from error
+                except EnqueueError:
+                    raise _ended(run) from None
                 rows = await caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number)
                 _check(run, rows)
                 await _async_transitions.tell(caller, hooks, [run.id], RUNNING, SUCCEEDED)
@@ -113,15 +115,18 @@ class SyncContext:
         """The job, as it was when it was claimed."""
         return self._run.job
 
-    @contextmanager
-    def complete_tx(self) -> Iterator[Connection]:
+    def complete_tx(self) -> AbstractContextManager[Connection]:
         """Yield a blocking connection. On a clean exit the job is finished in that transaction.
 
         The same as ``Context.complete_tx``, for plain functions. AkadzeError if an ``on_transition`` hook is async:
-        nothing can be awaited here.
+        nothing can be awaited here; and in an async function, whose loop the block would hold up.
         """
-        with sync_complete_in(self._run, self._run.sync_transaction) as connection:
-            yield connection
+        if self._run.task.is_async and _in_loop():
+            raise AkadzeError(
+                "complete_tx of akadze.sync.current() would hold up the loop that this async function runs on: use "
+                "akadze.current(), and `async with`"
+            )
+        return sync_complete_in(self._run, self._run.sync_transaction)
 
 
 @contextmanager
@@ -140,8 +145,8 @@ def sync_complete_in(run: Run, transaction: Callable[[], AbstractContextManager[
         yield connection
         try:
             caller = sync_caller(connection)
-        except EnqueueError as error:
-            raise _ended(run) from error
+        except EnqueueError:
+            raise _ended(run) from None
         _check(run, caller.rows(_COMPLETE_RUN, id=run.id, worker=str(run.worker_id), run=run.number))
         _sync_transitions.tell(caller, hooks, [run.id], RUNNING, SUCCEEDED)
         if hooks and not caller.rows(_FIND_MARK)[0]["marked"]:
@@ -164,6 +169,14 @@ def running(call: str) -> Run:
     if run is None:
         raise AkadzeError(f"{call} was called outside a job: it works in a task body that a worker or drain runs")
     return run
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager
@@ -195,7 +208,7 @@ def _check(run: Run, finished: list[dict[str, Any]]) -> None:
 def _ended(run: Run) -> AkadzeError:
     return AkadzeError(
         f"the transaction of complete_tx was ended inside its block, so job {run.id} cannot be finished in it: "
-        "leave commit() and rollback() to complete_tx, also in on_transition hooks"
+        "leave commit() and rollback() to complete_tx, also in on_transition hooks, and do without `reset all`"
     )
 
 

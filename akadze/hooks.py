@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any
 
+from akadze._article import with_article
 from akadze._failure import name_of as class_of
 from akadze._failure import place_of
 from akadze._signature import is_async
@@ -22,6 +23,10 @@ Hook = Callable[..., Any]
 
 class HookFailed(Exception):
     """A hook raised something that is no Exception, SystemExit for instance."""
+
+
+class HookMisfit(AkadzeError):
+    """A hook cannot be called with what it is given, or gave what cannot be used. The message holds no values."""
 
 
 class HookHung(HookFailed):
@@ -81,6 +86,8 @@ class Hooks:
 
 def told(error: BaseException) -> str:
     """Return what the log says of an error of a hook: its class and place, for its message may hold arguments."""
+    if isinstance(error, HookMisfit):
+        return str(error)
     if isinstance(error, HookFailed):
         return f"{error}\n{place_of(error.__cause__ or error)}".rstrip()
     return f"the hook raised {class_of(error)}\n{place_of(error)}".rstrip()
@@ -107,9 +114,23 @@ def refuse_async(
             )
 
 
+def called(hook: Hook, *arguments: Any) -> Any:
+    """Call a hook, and return what it returns. Raises HookMisfit where the call itself does not fit the hook."""
+    try:
+        return hook(*arguments)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # it comes from inside
+        given = ", ".join(type(argument).__name__ for argument in arguments)
+        raise HookMisfit(
+            f"the hook {name_of(hook)} cannot be called with ({given}): give it the parameters that akadze.hooks.Hooks "
+            "says"
+        ) from None
+
+
 async def async_call_hook(hook: Hook, *arguments: Any) -> None:
     """Call a hook of either kind."""
-    result = hook(*arguments)
+    result = called(hook, *arguments)
     if inspect.isawaitable(result):
         await result
 
@@ -176,7 +197,7 @@ def _failed(hook: Hook, error: BaseException) -> HookFailed:
 
 def sync_call_hook(hook: Hook, *arguments: Any) -> None:
     """Call a plain hook; one that turns out to be async is an AkadzeError."""
-    result = hook(*arguments)
+    result = called(hook, *arguments)
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -185,15 +206,24 @@ def sync_call_hook(hook: Hook, *arguments: Any) -> None:
         )
 
 
+def _plain_context(hook: Hook, given: Any) -> AbstractContextManager[Any]:
+    if not isinstance(given, AbstractContextManager):
+        raise HookMisfit(
+            f"the around_run hook {name_of(hook)} gave {with_article(type(given))}: it has to return a context "
+            "manager, as a function under contextlib.contextmanager does"
+        )
+    return given
+
+
 async def async_call_within(hooks: Sequence[Hook], job: Job, body: Callable[[], Awaitable[Any]]) -> Any:
     """Await the body inside the context managers of the around_run hooks."""
     async with AsyncExitStack() as stack:
         for hook in hooks:
-            context = hook(job)
+            context = called(hook, job)
             if isinstance(context, AbstractAsyncContextManager):
                 await stack.enter_async_context(context)
             else:
-                stack.enter_context(context)
+                stack.enter_context(_plain_context(hook, context))
         return await body()
     return None
 
@@ -202,12 +232,12 @@ def sync_call_within(hooks: Sequence[Hook], job: Job, body: Callable[[], Any]) -
     """Call the body inside the context managers of the around_run hooks; an async one is an AkadzeError."""
     with ExitStack() as stack:
         for hook in hooks:
-            context = hook(job)
+            context = called(hook, job)
             if isinstance(context, AbstractAsyncContextManager) and not isinstance(context, AbstractContextManager):
                 raise AkadzeError(
                     f"the around_run hook {name_of(hook)} gave an async context manager, but task {job.task!r} is a "
                     "plain function: give it a plain one"
                 )
-            stack.enter_context(context)
+            stack.enter_context(_plain_context(hook, context))
         return body()
     return None

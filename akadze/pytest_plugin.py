@@ -60,6 +60,7 @@ class Jobs:
         Arguments are compared in their stored form, so give them as to ``enqueue``. A task that is not registered and
         arguments that do not fit it are AssertionErrors too.
         """
+        __tracebackhide__ = True
         from akadze._sync.testing import assert_enqueued_on
 
         assert_enqueued_on(self._source, self.app, task, arguments)
@@ -70,6 +71,7 @@ class Jobs:
         A task that is not registered and arguments that do not fit it are AssertionErrors too: the test would always
         pass.
         """
+        __tracebackhide__ = True
         from akadze._sync.testing import refute_enqueued_on
 
         refute_enqueued_on(self._source, self.app, task, arguments)
@@ -110,6 +112,7 @@ class AsyncJobs:
 
     async def assert_enqueued(self, task: str | Task[Any], /, **arguments: Any) -> None:
         """Raise AssertionError unless a queued or running job has this task and these arguments, as ``Jobs`` does."""
+        __tracebackhide__ = True
         from akadze._async.testing import assert_enqueued_on
 
         await assert_enqueued_on(self._source, self.app, task, arguments)
@@ -119,6 +122,7 @@ class AsyncJobs:
 
         As ``Jobs`` does.
         """
+        __tracebackhide__ = True
         from akadze._async.testing import refute_enqueued_on
 
         await refute_enqueued_on(self._source, self.app, task, arguments)

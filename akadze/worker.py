@@ -77,6 +77,8 @@ class Worker:
         self.shutdown_timeout = shutdown_timeout
         self.fair = fair
         self.notify = notify
+        #: Queues that nothing in the app uses, and somebody does.
+        self._queues_of_others: set[str] = set()
         self._serving: Serving | None = None
 
     @property
@@ -98,7 +100,7 @@ class Worker:
             raise AkadzeError("the app has no tasks: register them (app.task, app.include) before the worker starts")
         if self._serving is not None:
             raise AkadzeError("this worker serves already: make another Worker to serve twice at once")
-        used = _queues_of(self.app)
+        used = {*_queues_of(self.app), *self._queues_of_others}
         unused = [queue for queue in self.queues if queue not in used]
         if unused:
             logger.warning(

@@ -147,8 +147,10 @@ async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> b
     """Run the body and write its outcome; tell whether the job is queued again for later."""
     move = await drain_body_async(run)
     if move is None:
+        if joined is None:
+            return False
         async with _step(app, joined) as caller:
-            if joined is None or not await _is_owned(caller, run):
+            if not await _is_owned(caller, run):
                 return False
         move = judged(run, AkadzeError(_UNDONE))
     outcome = (run.id, run.number, move.outcome(run.id, run.number))

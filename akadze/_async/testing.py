@@ -29,6 +29,7 @@ async def assert_enqueued(app: Akadze, task: str | Task[Any], /, **arguments: An
     them. ``task`` is a task or its name. Reads committed rows. A task that is not registered and arguments that do not
     fit it are AssertionErrors too. AkadzeError for what is no app, and no task.
     """
+    __tracebackhide__ = True
     if not isinstance(app, Akadze):
         raise AkadzeError(f"app is of type {type(app).__name__}: pass the Akadze app whose jobs are looked at")
     if True:  # ASYNC
@@ -40,6 +41,7 @@ async def assert_enqueued(app: Akadze, task: str | Task[Any], /, **arguments: An
 
 async def assert_enqueued_on(source: Any, app: Akadze, task: str | Task[Any], arguments: Mapping[str, Any]) -> None:
     """The same, reading through an engine or on an open connection, whose own rows count as well."""
+    __tracebackhide__ = True
     name = task_name(task)
     found = await _find(source, app, name, arguments)
     if all(found.values()):
@@ -49,15 +51,17 @@ async def assert_enqueued_on(source: Any, app: Akadze, task: str | Task[Any], ar
 
 async def refute_enqueued_on(source: Any, app: Akadze, task: str | Task[Any], arguments: Mapping[str, Any]) -> None:
     """Raise AssertionError if a queued or running job has this task and these arguments, or any if none are given."""
+    __tracebackhide__ = True
     name = task_name(task)
     if arguments:
         matching = sum(not names for names in (await _find(source, app, name, arguments)).values())
-        kind = "have these arguments"
+        kind = " with these arguments"
     else:
         matching = len(await enqueued_on(source, _registered(app, name).name))
-        kind = "are there"
+        kind = ""
     if matching:
-        raise AssertionError(f"{matching} queued or running jobs of task {name!r} {kind}")
+        jobs = "job" if matching == 1 else "jobs"
+        raise AssertionError(f"found {matching} queued or running {jobs} of task {name!r}{kind}")
 
 
 async def enqueued_on(source: Any, task: str | Task[Any] | None) -> list[Job]:

@@ -47,7 +47,7 @@ returning j.id, j.run_count, j.state
 -- name: complete_run
 -- Finishes one run as succeeded inside the transaction of its complete_tx block. Guarded like finish_runs; no row back means that
 -- the run no longer owns its job, and the block is rolled back.
--- Waits for a lock on the row (a caller's request_cancel) instead of skipping it; it is the last statement of the block.
+-- Waits for a lock on the row (a caller's request_cancel) instead of skipping it; but for hooks, it is the last statement of the block.
 -- marked: by mark_transaction, so this is the transaction in which the block has begun.
 update akadze.jobs j
 set state = 'succeeded', finished_at = clock_timestamp(), worker_id = null

@@ -74,7 +74,7 @@ rollback to savepoint akadze_hook
 
 -- name: mark_transaction
 -- Marks the open transaction. A commit or rollback in words, which the driver does not report once the next statement has begun a new
--- transaction, takes the mark away. Reads nothing: a block may still choose its isolation level, or lock before its first snapshot.
+-- transaction, takes the mark away, and so does `reset all`. Reads nothing: a block may still choose its isolation level, or lock before its first snapshot.
 set local akadze.block = 'open'
 
 -- name: find_mark

@@ -143,8 +143,10 @@ def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> bool:
     """Run the body and write its outcome; tell whether the job is queued again for later."""
     move = drain_body_sync(run)
     if move is None:
+        if joined is None:
+            return False
         with _step(app, joined) as caller:
-            if joined is None or not _is_owned(caller, run):
+            if not _is_owned(caller, run):
                 return False
         move = judged(run, AkadzeError(_UNDONE))
     outcome = (run.id, run.number, move.outcome(run.id, run.number))

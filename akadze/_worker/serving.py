@@ -44,7 +44,7 @@ _HOOK_SHARE: Final = 1 / 3
 
 
 class OutcomesLost(AkadzeError):
-    """The worker has stopped, and the database did not take the last outcomes."""
+    """The worker has stopped, and the database did not take the last outcomes, or did not answer its last exchange."""
 
 
 class Serving:

@@ -53,8 +53,9 @@ def show(figures: Sequence[Figure], settings: Mapping[str, Any], rounds: int) ->
         )
     console = Console()
     console.print(table)
+    taken = "One round" if rounds == 1 else f"Medians of {rounds} rounds"
     console.print(
-        f"Medians of {rounds} rounds. PostgreSQL {settings['version']}, fsync={settings['fsync']}, "
+        f"{taken}. PostgreSQL {settings['version']}, fsync={settings['fsync']}, "
         f"synchronous_commit={settings['synchronous_commit']}; Python {platform.python_version()}, "
         f"{os.cpu_count()} cores. Plain SQL is one bare table without any feature of a queue.",
         highlight=False,

@@ -43,14 +43,16 @@ def load_app(given: str) -> Akadze:
 
 
 def check_database(app: Akadze) -> None:
-    """Raise AkadzeError if the app's ``database_url`` is a function whose URL is none that it can use.
+    """Raise AkadzeError if the app's ``database_url`` is a function that finds no URL, or none that can be used.
 
-    An error of the function's own comes again when the worker starts, which tells it with its traceback.
+    Another error of the function's own comes again when the worker starts, which tells it with its traceback.
     """
     from akadze.errors import AkadzeError
 
     try:
         _ = app.engine
+    except KeyError as error:  # of os.environ, for the most part
+        raise AkadzeError(f"the function that the app has as database_url raised KeyError: {error}") from None
     except Exception as error:
         if isinstance(error, AkadzeError) and _is_of_akadze(error):
             raise

@@ -256,3 +256,14 @@ async def celery_result(bench: Bench) -> AsyncIterator[None]:
         await write_report.using(session=connection, meta={"order": 7}).enqueue()
     await bench.drain()
     assert await bench.names["report_of"](7) == "all is well"
+
+
+@set_up("testing-planned")
+async def testing_planned(bench: Bench) -> AsyncIterator[None]:
+    await open_testing(bench)
+    bench.names["text"] = text
+    async with bench.app.engine.begin() as connection:
+        task = bench.names["send_mail"].using(session=connection, delay=timedelta(days=1))
+        await task.enqueue(to="customer@example.org", subject="Order 7")
+    yield
+    assert await bench.ends() == [("send_mail", "succeeded")]

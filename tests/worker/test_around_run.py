@@ -217,13 +217,16 @@ async def test_an_async_one_is_an_error_of_the_run_of_a_plain_function(app: Akad
     assert "around" in row["errors"][0]["message"]
 
 
-async def test_what_is_no_context_manager_is_an_error_of_the_run(app: Akadze, run: Run) -> None:
+async def test_what_is_no_context_manager_is_an_error_of_the_run_and_named_in_the_log(
+    app: Akadze, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     def plain() -> None:
         pass
 
     app.hooks.around_run.append(lambda job: None)  # type: ignore[arg-type, return-value]  # what is tested
     row = await run(await enqueue(app.register(plain, name="task", max_attempts=1)))
-    assert (row["state"], row["error_names"]) == ("failed", ["TypeError"])
+    assert (row["state"], row["error_names"]) == ("failed", ["HookMisfit"])
+    assert "<lambda> gave None: it has to return a context manager" in caplog.text
 
 
 async def test_it_is_left_when_an_async_function_times_out(app: Akadze, run: Run) -> None:

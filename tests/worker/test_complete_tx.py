@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 import akadze.sync
 from akadze import Akadze, AkadzeError, current
 from akadze.errors import RunLost
+from akadze.sync.testing import drain
 from akadze.task import Task
 from tests.waiting import until
 from tests.worker.serving import Serve
@@ -207,6 +208,7 @@ async def test_a_block_that_ends_its_transaction_by_itself_is_told_to_leave_that
     said = "the transaction of complete_tx was ended inside its block"
     assert row["errors"][0]["message"].startswith(said)
     assert "leave commit() and rollback() to complete_tx" in row["errors"][0]["message"]
+    assert "EnqueueError" not in row["errors"][0]["message"]
     assert await written(table) == (1 if how == "commit" else 0)
 
 
@@ -364,3 +366,46 @@ async def test_the_async_block_in_a_plain_function_names_the_other_module(
     (entry,) = (await table.in_state(job_id, "failed"))["errors"]
     assert entry["error"] == "AkadzeError"
     assert "akadze.sync.current()" in entry["message"]
+
+
+@pytest.mark.parametrize("how", ["with", "async with"])
+@pytest.mark.parametrize("runner", ["worker", "sync drain"])
+async def test_the_blocking_block_in_an_async_function_names_the_other_module(
+    app: Akadze, table: Table, serve: Serve, runner: str, how: str
+) -> None:
+    await table.rows("create table public.written (number int)")
+
+    @app.task("wrong", max_attempts=1)
+    async def wrong() -> None:
+        if how == "with":
+            with akadze.sync.current().complete_tx() as connection:
+                connection.execute(text(WRITE))
+        else:
+            async with akadze.sync.current().complete_tx():  # type: ignore[attr-defined]
+                pass
+
+    job_id = await enqueue(wrong)
+    await (serve() if runner == "worker" else asyncio.to_thread(drain, app))
+    (entry,) = (await table.in_state(job_id, "failed"))["errors"]
+    assert entry["error"] == "AkadzeError"
+    assert "use akadze.current(), and `async with`" in entry["message"]
+    assert await written(table) == 0
+
+
+async def test_the_blocking_block_in_a_thread_that_an_async_function_waits_for_finishes_its_job(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    await table.rows("create table public.written (number int)")
+
+    def write() -> None:
+        with akadze.sync.current().complete_tx() as connection:
+            connection.execute(text(WRITE))
+
+    @app.task("threads")
+    async def threads() -> None:
+        await asyncio.to_thread(write)
+
+    job_id = await enqueue(threads)
+    await serve()
+    assert (await table.in_state(job_id, "succeeded"))["errors"] == []
+    assert await written(table) == 1

@@ -15,6 +15,7 @@ import pytest
 from akadze import Akadze, Cancel, Fail, current, testing
 from akadze.job import Job
 from akadze.sync import testing as blocking
+from tests.waiting import until
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
 
@@ -117,6 +118,66 @@ async def test_after_run_is_called_when_the_body_has_returned_and_only_then(
     await served.stop()
     assert [(job.id, job.state) for job in before] == [(job_id, "running")]
     assert after == (before if called else [])
+
+
+@pytest.mark.parametrize("runner", ["worker", "drain", "sync drain"])
+@pytest.mark.parametrize("moment", ["before_run", "after_run", "around_run"])
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_hook_that_cannot_be_called_is_named_in_the_log(
+    app: Akadze,
+    table: Table,
+    serve: Serve,
+    caplog: pytest.LogCaptureFixture,
+    colour: str,
+    moment: str,
+    runner: str,
+) -> None:
+    def takes_nothing() -> None:
+        raise AssertionError
+
+    getattr(app.hooks, moment).append(takes_nothing)
+    job_id = await enqueue(app.register(_returns if colour == "async" else lambda: None, name="task", max_attempts=1))
+    if runner == "worker":
+        await serve()
+    elif runner == "drain":
+        await testing.drain(app)
+    else:
+        await asyncio.to_thread(blocking.drain, app)
+    row = await table.ended(job_id)
+    assert (row["state"], row["error_names"]) == ("failed", ["HookMisfit"])
+    said = "takes_nothing cannot be called with (Job): give it the parameters that akadze.hooks.Hooks says"
+    assert said in row["errors"][0]["message"]
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("runner", ["worker", "drain"])
+async def test_an_on_transition_hook_that_cannot_be_called_is_named_in_the_log(
+    app: Akadze, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture, runner: str
+) -> None:
+    def takes_three(connection: Any, job: Job, state: str) -> None:
+        raise AssertionError
+
+    app.hooks.on_transition.append(takes_three)  # type: ignore[arg-type]  # what is tested
+    job_id = await enqueue(app.register(_returns, name="task"))
+    said = "takes_three cannot be called with (AsyncConnection, Job, str, str)"
+    if runner == "worker":
+        await serve()
+        await until(lambda: said in caplog.text)
+    else:
+        await testing.drain(app, limit=2)
+        assert said in caplog.text
+    assert (await table.job(job_id))["state"] == "queued"
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_an_error_of_the_same_kind_inside_a_hook_stays_what_it_is(app: Akadze, table: Table, colour: str) -> None:
+    def takes_it(job: Job) -> None:
+        len(job)  # type: ignore[arg-type]  # what is tested
+
+    app.hooks.before_run.append(takes_it)
+    job_id = await enqueue(app.register(_returns, name="task", max_attempts=1))
+    await (testing.drain(app) if colour == "async" else asyncio.to_thread(blocking.drain, app))
+    assert (await table.ended(job_id))["error_names"] == ["TypeError"]
 
 
 VALUE: ContextVar[str] = ContextVar("value", default="none")

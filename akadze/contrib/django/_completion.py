@@ -26,7 +26,7 @@ def complete_tx(using: str | None = None) -> Iterator[None]:
 
     Raises RunLost, and rolls the block back, if this run no longer owns the job. Raises AkadzeError outside a job,
     inside another ``atomic()`` block, whose rollback would undo the success, without autocommit, if an
-    ``on_transition`` hook is async, and if the job has been finished by an earlier block.
+    ``on_transition`` hook is async, and if the job has been finished by an earlier block or one is open.
     """
     run = running("akadze.contrib.django.complete_tx()")
     connection = postgresql(using)

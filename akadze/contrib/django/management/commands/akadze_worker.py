@@ -12,7 +12,6 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from akadze.app import Akadze
 from akadze.cli.logs import LEVELS, prepare_logs, settle_logs
 from akadze.cli.process import serve
 from akadze.contrib.django._app import get_app
@@ -79,19 +78,21 @@ class Command(BaseCommand):
         with telling_errors():
             worker = Worker(
                 app,
-                queues=options["queue"] or _queues(app),
+                queues=options["queue"] or sorted({*Worker(app).queues, *_queues_of_tasks()}),
                 fair=options["fair"],
                 notify=not options["no_notify"],
                 **given,
             )
+        worker._queues_of_others = _queues_of_tasks()  # noqa: SLF001 - Django's tasks are all one task of the app
         # What the checks have opened; a worker has connections of its own.
         connections.close_all()
         return worker
 
 
-def _queues(app: Akadze) -> list[str] | None:
+def _queues_of_tasks() -> set[str]:
+    """Return the queues that the setting TASKS names for akadze."""
     if django.VERSION < (6, 0):
-        return None
+        return set()
     from akadze.contrib.django._task_runs import used_queues
 
-    return sorted({*Worker(app).queues, *(used_queues() or ())})
+    return used_queues() or set()

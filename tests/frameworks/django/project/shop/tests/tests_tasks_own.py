@@ -180,3 +180,6 @@ class InAWorker(WorkerTestCase):
         self.assertEqual({note.text for note in Note.objects.all()}, {"plain", "async", "with complete_tx"})
         self.assertEqual(Job.objects.count(), len(results))
         self.assertEqual(worker.stop(), 0)
+        # Nothing in the app has the queue mail; TASKS has.
+        self.assertIn("serves queues 'default', 'later', 'mail'", worker.log)
+        self.assertNotIn("check the name", worker.log)
