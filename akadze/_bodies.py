@@ -19,10 +19,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from akadze import _verdict
-from akadze._arguments import result_to_json
 from akadze._failure import name_of, place_of
 from akadze._log import get_logger
 from akadze._loops import run_through
+from akadze._results import ResultNotJson
+from akadze._returned import Returned, text_of
 from akadze._states import FAILED
 from akadze._threads import BodyError, BodyThreads
 from akadze.app import Akadze
@@ -69,7 +70,7 @@ async def run_body_async(run: Run, threads: BodyThreads, taken_back: Callable[[]
             result = await _body_async(run, threads)
         else:
             result = await _timed(run, threads, run.task.timeout)
-        move = _verdict.returned(result_to_json(result))
+        move = _verdict.returned(result)
     except GeneratorExit:
         raise  # what is returned here would be lost: where a future raises it, Python closes each coroutine on the way
     except BaseException as error:
@@ -87,7 +88,7 @@ def ended(run: Run, error: BaseException, taken_back: Callable[[], bool]) -> _ve
     return judged(run, error)
 
 
-async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
+async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> str | None:
     seconds = timeout.total_seconds()
     scope = asyncio.timeout(seconds)
     end = asyncio.get_running_loop().time() + seconds
@@ -118,7 +119,8 @@ async def _timed(run: Run, threads: BodyThreads, timeout: timedelta) -> Any:
         watch.cancel()
 
 
-async def _body_async(run: Run, threads: BodyThreads) -> Any:
+async def _body_async(run: Run, threads: BodyThreads) -> str | None:
+    """Run the body with its hooks and return its result as JSON text."""
     hooks = run.app.hooks
     task = run.task
     if hooks.before_run:
@@ -129,21 +131,25 @@ async def _body_async(run: Run, threads: BodyThreads) -> Any:
     around = hooks.around_run
     if task.is_async:
         if around:
-            result = await async_call_within(around, run.job, lambda: fn(**arguments))
+            returned = await async_call_within(around, run.job, lambda: _returned_by(fn, arguments))
         else:
-            result = await fn(**arguments)
+            returned = Returned(await fn(**arguments))
     else:
         if around:
             job = run.job
-            result = await threads.run(lambda: sync_call_within(around, job, lambda: fn(**arguments)), run)
+            returned = await threads.run(lambda: sync_call_within(around, job, lambda: Returned(fn(**arguments))), run)
         else:
-            result = await threads.run(lambda: fn(**arguments), run)
-        if isinstance(result, BodyError):
-            raise result.error
+            returned = await threads.run(lambda: Returned(fn(**arguments)), run)
+        if isinstance(returned, BodyError):
+            raise returned.error
     if hooks.after_run:
         for hook in hooks.after_run:
             await async_call_hook(hook, run.job)
-    return result
+    return text_of(returned)
+
+
+async def _returned_by(fn: Any, arguments: dict[str, Any]) -> Returned:
+    return Returned(await fn(**arguments))
 
 
 def run_body_sync(run: Run) -> _verdict.Move | None:
@@ -152,8 +158,7 @@ def run_body_sync(run: Run) -> _verdict.Move | None:
     A plain function cannot be stopped, so its timeout is not enforced here.
     """
     try:
-        result = _body_sync(run)
-        move = _verdict.returned(result_to_json(result))
+        move = _verdict.returned(_body_sync(run))
     except BaseException as error:
         if run.completed:
             _warn_of_late_error(run, error)
@@ -164,21 +169,22 @@ def run_body_sync(run: Run) -> _verdict.Move | None:
     return None if run.completed else move
 
 
-def _body_sync(run: Run) -> Any:
+def _body_sync(run: Run) -> str | None:
     if run.task.is_async:
-        return _on_own_loop(_whole_body(run))
+        text: str | None = _on_own_loop(_whole_body(run))
+        return text
     hooks = run.app.hooks
     fn: Any = run.task.fn
     for hook in hooks.before_run:
         _call_hook_blocking(hook, run.job)
     arguments = run.task.arguments.from_json(run.args)
-    result = sync_call_within(hooks.around_run, run.job, lambda: fn(**arguments))
+    returned: Returned | None = sync_call_within(hooks.around_run, run.job, lambda: Returned(fn(**arguments)))
     for hook in hooks.after_run:
         _call_hook_blocking(hook, run.job)
-    return result
+    return text_of(returned)
 
 
-async def _whole_body(run: Run) -> Any:
+async def _whole_body(run: Run) -> str | None:
     threads = BodyThreads("akadze-drain")
     if run.task.timeout is None:
         return await _body_async(run, threads)
@@ -241,6 +247,8 @@ async def drain_body_async(run: Any) -> _verdict.Move | None:
         return await asyncio.shield(body)
     except asyncio.CancelledError:
         body.cancel()
+        # Its statement may be under way on the connection that is the drain's, too.
+        await asyncio.wait([body], timeout=_TO_END)
         raise
     finally:
         threads.close()
@@ -292,6 +300,14 @@ def judged(run: Run, error: BaseException) -> _verdict.Move:
         error, move = unread, _verdict_on(run, unread)
     _report(run, error, move)
     return move
+
+
+def refused(run: Run, outcome: str) -> _verdict.Move:
+    """Return what is written in place of an outcome that the database refuses.
+
+    It is the same with its error in ASCII, which all encodings of databases have, or an error about the result.
+    """
+    return _verdict.in_ascii(outcome) or judged(run, ResultNotJson("the database refuses to store the result"))
 
 
 def _verdict_on(run: Run, error: BaseException) -> _verdict.Move:

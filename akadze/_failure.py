@@ -13,7 +13,7 @@ from pathlib import Path
 
 from akadze._urls import without_password
 
-__all__ = ["failure", "name_of", "place_of"]
+__all__ = ["failure", "failure_in_ascii", "name_of", "place_of"]
 
 #: The message as JSON, in bytes of UTF-8.
 _MAX_MESSAGE = 2048
@@ -36,6 +36,16 @@ def failure(error: BaseException, now: datetime) -> dict[str, str]:
     Nothing that the exception's own code does (raise, return no text, recurse, point to itself) gets out of here.
     """
     return {"error": name_of(error), "message": _message(error), "at": now.isoformat()}
+
+
+def failure_in_ascii(entry: dict[str, str]) -> dict[str, str]:
+    """Return an entry with all other characters escaped, for a database whose encoding does not have them."""
+    return {name: _escaped(text) for name, text in entry.items()}
+
+
+def _escaped(text: str) -> str:
+    plain = text.encode("ascii", "backslashreplace").decode()
+    return plain if _size(plain) <= _MAX_MESSAGE else _cut(plain, _MAX_MESSAGE).replace(_CUT, " [...] ")
 
 
 def name_of(error: BaseException) -> str:

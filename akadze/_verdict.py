@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from akadze._backoff import clamp, next_delay
-from akadze._failure import failure
+from akadze._failure import failure, failure_in_ascii
 from akadze._states import CANCELLED, FAILED, QUEUED, SUCCEEDED
 from akadze.outcomes import BackoffPolicy, Cancel, Fail, Retry, Snooze
 
@@ -81,6 +81,15 @@ def raised(
     else:
         delay, warning = next_delay(backoff, attempt, random)
     return Move(QUEUED, attempt=attempt, delay=_seconds(delay), error=entry, warning=warning)
+
+
+def in_ascii(outcome: str) -> Move | None:
+    """Return the move of an outcome with its error in ASCII, None where there is nothing to change."""
+    fields = json.loads(outcome)
+    error = fields.get("error")
+    if error is None or (plain := failure_in_ascii(error)) == error:
+        return None
+    return Move(fields["state"], fields.get("attempt"), fields.get("snoozes"), fields.get("delay"), plain)
 
 
 def _seconds(delay: timedelta) -> float:

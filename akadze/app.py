@@ -40,7 +40,8 @@ class Akadze:
     Pass ``database_url`` and the app builds an async engine that it owns (and closes in ``aclose``), with server-side
     prepared statements off, so that a transaction-mode pooler may sit in front. Pass ``engine`` instead to share a
     pool; the app then leaves it open. One of the two is required. ``sync_engine`` is the blocking engine of the same
-    database; without it the app makes one when it is first asked for. ``database_url`` may be a function that returns
+    database; without it the app makes one of the same URL when it is first asked for, so pass one if ``engine`` has
+    ``connect_args``, a creator or listeners that say more than its URL. ``database_url`` may be a function that returns
     the URL: it is called when an engine is first asked for, so settings may still change until then, and not again
     once it has answered.
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 from akadze import _rows
 from akadze._async.transitions import Hooks, cancel_doomed, finish, watch_claims
-from akadze._bodies import drain_body_async, drain_pause_async, judged
+from akadze._bodies import drain_body_async, drain_pause_async, judged, refused
 from akadze._claimed import ClaimedRun
 from akadze._connections import AsyncCaller, async_caller
 from akadze._log import get_logger
 from akadze._options import check_number
 from akadze._session_types import AnyAsyncSession
+from akadze._sqlstates import is_data_error
 from akadze._statement import statement
+from akadze._verdict import HAND_BACK, Move
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
 from akadze.hooks import Spoilt, refuse_async
@@ -27,6 +29,7 @@ logger = get_logger("akadze.testing")
 _LOCK_LIMITS = statement("drain", "lock_limits")
 _CLAIM_READY = statement("drain", "claim_ready")
 _FIND_READY = statement("drain", "find_ready")
+_FIND_RUNS = statement("drain", "find_runs")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _DELETE_WORKER = statement("workers", "delete_worker")
 _OWNED_RUNS = statement("finish", "owned_runs")
@@ -74,37 +77,44 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
         )
         hooks = app.hooks.on_transition
     worker_id = uuid4()
-    put_off: list[int] = []
-    refused: set[int] = set()
-    if joined is None:
-        await _register(app, worker_id)
+    await _register(app, joined, worker_id)
     try:
-        for _ in range(runs):
-            async with _step(app, joined) as caller:
-                await _cancel_doomed(caller, hooks, refused)
-                run = await _claim(app, caller, worker_id, joined, put_off)
-                ready = None if run is not None else await _ready(app, caller, put_off)
-            if run is not None:
-                if await _finish(app, joined, run):
-                    put_off.append(run.id)
-            elif ready is None:
-                return
-            elif ready["closed"]:
-                raise AkadzeError(
-                    f"jobs of task {ready['task']!r} are ready, but the limit of their limit_key is 0, so none of them "
-                    "ever starts: clear that limit or raise it before the drain"
-                )
-            else:
-                await drain_pause_async()
+        await _run_ready(app, joined, worker_id, runs, hooks)
+    except BaseException as error:
+        with suppress(Exception):  # what has happened is told, not that a broken session takes nothing more
+            if not isinstance(error, Exception):  # cancelled, or interrupted by Ctrl-C
+                await _hand_back(app, joined, worker_id)
+            await _unregister(app, joined, worker_id)
+        if isinstance(error, Spoilt):
+            raise error.error from error.error.__cause__
+        raise
+    await _unregister(app, joined, worker_id)
+
+
+async def _run_ready(app: Akadze, joined: AsyncCaller | None, worker_id: UUID, runs: int, hooks: Hooks) -> None:
+    put_off: list[int] = []
+    refused_jobs: set[int] = set()
+    for _ in range(runs):
         async with _step(app, joined) as caller:
-            ready = await _ready(app, caller, put_off)
-        if ready is not None:
-            raise AkadzeError(_left(ready, runs, held_back=run is None))
-    except Spoilt as spoilt:
-        raise spoilt.error from spoilt.error.__cause__
-    finally:
-        if joined is None:
-            await _unregister(app, worker_id)
+            await _cancel_doomed(caller, hooks, refused_jobs)
+            run = await _claim(app, caller, worker_id, joined, put_off)
+            ready = None if run is not None else await _ready(app, caller, put_off)
+        if run is not None:
+            if await _finish(app, joined, run):
+                put_off.append(run.id)
+        elif ready is None:
+            return
+        elif ready["closed"]:
+            raise AkadzeError(
+                f"jobs of task {ready['task']!r} are ready, but the limit of their limit_key is 0, so none of them "
+                "ever starts: clear that limit or raise it before the drain"
+            )
+        else:
+            await drain_pause_async()
+    async with _step(app, joined) as caller:
+        ready = await _ready(app, caller, put_off)
+    if ready is not None:
+        raise AkadzeError(_left(ready, runs, held_back=run is None))
 
 
 async def _cancel_doomed(caller: AsyncCaller, hooks: Hooks, refused: set[int]) -> None:
@@ -153,18 +163,37 @@ async def _finish(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun) -> b
             if not await _is_owned(caller, run):
                 return False
         move = judged(run, AkadzeError(_UNDONE))
-    outcome = (run.id, run.number, move.outcome(run.id, run.number))
     for _ in range(_TRIES):
-        async with _step(app, joined) as caller:
-            written, refused = await finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
-            if written or refused or not await _is_owned(caller, run):
-                return bool(move.delay)
+        try:
+            settled = await _write(app, joined, run, move)
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            move = refused(run, move.outcome(run.id, run.number))
+            settled = await _write(app, joined, run, move)
+        if settled:
+            return bool(move.delay)
         # A claim or a cancel request of somebody else holds the row for a moment.
         await drain_pause_async()
     raise AkadzeError(
         f"job {run.id} has run, and another transaction holds its row, so that its end cannot be written: commit or "
         "roll back what has touched the job before the drain"
     )
+
+
+async def _write(app: Akadze, joined: AsyncCaller | None, run: ClaimedRun, move: Move) -> bool:
+    """Write the outcome; tell whether there is nothing more to do."""
+    outcome = (run.id, run.number, move.outcome(run.id, run.number))
+    async with _step(app, joined) as caller:
+        written, unwanted = await finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+        return bool(written or unwanted) or not await _is_owned(caller, run)
+
+
+async def _hand_back(app: Akadze, joined: AsyncCaller | None, worker_id: UUID) -> None:
+    async with _step(app, joined) as caller:
+        runs = [(row["id"], row["run_count"]) for row in await caller.rows(_FIND_RUNS, worker=str(worker_id))]
+        outcomes = [(*run, HAND_BACK.outcome(*run)) for run in runs]
+        await finish(caller, app.hooks.on_transition, worker_id, outcomes)
 
 
 async def _is_owned(caller: AsyncCaller, run: ClaimedRun) -> bool:
@@ -185,14 +214,17 @@ async def _step(app: Akadze, joined: AsyncCaller | None) -> AsyncIterator[AsyncC
             yield async_caller(connection)
 
 
-async def _register(app: Akadze, worker_id: UUID) -> None:
-    """Show the drain as a worker, so that running workers do not take its jobs for lost."""
-    async with _step(app, None) as caller:
+async def _register(app: Akadze, joined: AsyncCaller | None, worker_id: UUID) -> None:
+    """Show the drain as a worker, so that running workers do not take its jobs for lost.
+
+    On a session, too: in autocommit they see what it claims.
+    """
+    async with _step(app, joined) as caller:
         await caller.rows(
             _INSERT_WORKER, id=str(worker_id), hostname=socket.gethostname(), pid=os.getpid(), queues=[], ttl=_TTL
         )
 
 
-async def _unregister(app: Akadze, worker_id: UUID) -> None:
-    async with _step(app, None) as caller:
+async def _unregister(app: Akadze, joined: AsyncCaller | None, worker_id: UUID) -> None:
+    async with _step(app, joined) as caller:
         await caller.rows(_DELETE_WORKER, id=str(worker_id))

@@ -53,3 +53,7 @@ where j.state = 'queued' and j.run_at <= statement_timestamp() and j.id <> all (
   and not exists (select from akadze.queue_pauses p where p.queue = j.queue)
 order by j.task = any (cast(:tasks as text[])), closed, j.id
 limit 1
+
+-- name: find_runs
+-- The run that a drain has not ended, none or one. Reads only; whoever writes its outcome checks that it is still the drain's.
+select j.id, j.run_count from akadze.jobs j where j.state = 'running' and j.worker_id = cast(:worker as uuid)

@@ -83,3 +83,6 @@ select coalesce(current_setting('akadze.block', true), '') = 'open' as marked
 -- name: find_transaction
 -- The number of the open transaction, null while it has written nothing: an exchange that finds no job must not use a number up.
 select txid_current_if_assigned() as transaction
+
+-- name: find_database
+select cast(current_database() as text) as database

@@ -6,19 +6,21 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 from akadze import _rows
-from akadze._bodies import drain_body_sync, drain_pause_sync, judged
+from akadze._bodies import drain_body_sync, drain_pause_sync, judged, refused
 from akadze._claimed import ClaimedRun
 from akadze._connections import SyncCaller, sync_caller
 from akadze._log import get_logger
 from akadze._options import check_number
 from akadze._session_types import AnySyncSession
+from akadze._sqlstates import is_data_error
 from akadze._statement import statement
 from akadze._sync.transitions import Hooks, cancel_doomed, finish, watch_claims
+from akadze._verdict import HAND_BACK, Move
 from akadze.app import Akadze
 from akadze.errors import AkadzeError
 from akadze.hooks import Spoilt, refuse_async
@@ -28,6 +30,7 @@ logger = get_logger("akadze.testing")
 _LOCK_LIMITS = statement("drain", "lock_limits")
 _CLAIM_READY = statement("drain", "claim_ready")
 _FIND_READY = statement("drain", "find_ready")
+_FIND_RUNS = statement("drain", "find_runs")
 _INSERT_WORKER = statement("workers", "insert_worker")
 _DELETE_WORKER = statement("workers", "delete_worker")
 _OWNED_RUNS = statement("finish", "owned_runs")
@@ -72,37 +75,44 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     )
     hooks = app.hooks.on_transition
     worker_id = uuid4()
-    put_off: list[int] = []
-    refused: set[int] = set()
-    if joined is None:
-        _register(app, worker_id)
+    _register(app, joined, worker_id)
     try:
-        for _ in range(runs):
-            with _step(app, joined) as caller:
-                _cancel_doomed(caller, hooks, refused)
-                run = _claim(app, caller, worker_id, joined, put_off)
-                ready = None if run is not None else _ready(app, caller, put_off)
-            if run is not None:
-                if _finish(app, joined, run):
-                    put_off.append(run.id)
-            elif ready is None:
-                return
-            elif ready["closed"]:
-                raise AkadzeError(
-                    f"jobs of task {ready['task']!r} are ready, but the limit of their limit_key is 0, so none of them "
-                    "ever starts: clear that limit or raise it before the drain"
-                )
-            else:
-                drain_pause_sync()
+        _run_ready(app, joined, worker_id, runs, hooks)
+    except BaseException as error:
+        with suppress(Exception):  # what has happened is told, not that a broken session takes nothing more
+            if not isinstance(error, Exception):  # cancelled, or interrupted by Ctrl-C
+                _hand_back(app, joined, worker_id)
+            _unregister(app, joined, worker_id)
+        if isinstance(error, Spoilt):
+            raise error.error from error.error.__cause__
+        raise
+    _unregister(app, joined, worker_id)
+
+
+def _run_ready(app: Akadze, joined: SyncCaller | None, worker_id: UUID, runs: int, hooks: Hooks) -> None:
+    put_off: list[int] = []
+    refused_jobs: set[int] = set()
+    for _ in range(runs):
         with _step(app, joined) as caller:
-            ready = _ready(app, caller, put_off)
-        if ready is not None:
-            raise AkadzeError(_left(ready, runs, held_back=run is None))
-    except Spoilt as spoilt:
-        raise spoilt.error from spoilt.error.__cause__
-    finally:
-        if joined is None:
-            _unregister(app, worker_id)
+            _cancel_doomed(caller, hooks, refused_jobs)
+            run = _claim(app, caller, worker_id, joined, put_off)
+            ready = None if run is not None else _ready(app, caller, put_off)
+        if run is not None:
+            if _finish(app, joined, run):
+                put_off.append(run.id)
+        elif ready is None:
+            return
+        elif ready["closed"]:
+            raise AkadzeError(
+                f"jobs of task {ready['task']!r} are ready, but the limit of their limit_key is 0, so none of them "
+                "ever starts: clear that limit or raise it before the drain"
+            )
+        else:
+            drain_pause_sync()
+    with _step(app, joined) as caller:
+        ready = _ready(app, caller, put_off)
+    if ready is not None:
+        raise AkadzeError(_left(ready, runs, held_back=run is None))
 
 
 def _cancel_doomed(caller: SyncCaller, hooks: Hooks, refused: set[int]) -> None:
@@ -149,18 +159,37 @@ def _finish(app: Akadze, joined: SyncCaller | None, run: ClaimedRun) -> bool:
             if not _is_owned(caller, run):
                 return False
         move = judged(run, AkadzeError(_UNDONE))
-    outcome = (run.id, run.number, move.outcome(run.id, run.number))
     for _ in range(_TRIES):
-        with _step(app, joined) as caller:
-            written, refused = finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
-            if written or refused or not _is_owned(caller, run):
-                return bool(move.delay)
+        try:
+            settled = _write(app, joined, run, move)
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            move = refused(run, move.outcome(run.id, run.number))
+            settled = _write(app, joined, run, move)
+        if settled:
+            return bool(move.delay)
         # A claim or a cancel request of somebody else holds the row for a moment.
         drain_pause_sync()
     raise AkadzeError(
         f"job {run.id} has run, and another transaction holds its row, so that its end cannot be written: commit or "
         "roll back what has touched the job before the drain"
     )
+
+
+def _write(app: Akadze, joined: SyncCaller | None, run: ClaimedRun, move: Move) -> bool:
+    """Write the outcome; tell whether there is nothing more to do."""
+    outcome = (run.id, run.number, move.outcome(run.id, run.number))
+    with _step(app, joined) as caller:
+        written, unwanted = finish(caller, app.hooks.on_transition, run.worker_id, [outcome])
+        return bool(written or unwanted) or not _is_owned(caller, run)
+
+
+def _hand_back(app: Akadze, joined: SyncCaller | None, worker_id: UUID) -> None:
+    with _step(app, joined) as caller:
+        runs = [(row["id"], row["run_count"]) for row in caller.rows(_FIND_RUNS, worker=str(worker_id))]
+        outcomes = [(*run, HAND_BACK.outcome(*run)) for run in runs]
+        finish(caller, app.hooks.on_transition, worker_id, outcomes)
 
 
 def _is_owned(caller: SyncCaller, run: ClaimedRun) -> bool:
@@ -178,14 +207,17 @@ def _step(app: Akadze, joined: SyncCaller | None) -> Iterator[SyncCaller]:
             yield sync_caller(connection)
 
 
-def _register(app: Akadze, worker_id: UUID) -> None:
-    """Show the drain as a worker, so that running workers do not take its jobs for lost."""
-    with _step(app, None) as caller:
+def _register(app: Akadze, joined: SyncCaller | None, worker_id: UUID) -> None:
+    """Show the drain as a worker, so that running workers do not take its jobs for lost.
+
+    On a session, too: in autocommit they see what it claims.
+    """
+    with _step(app, joined) as caller:
         caller.rows(
             _INSERT_WORKER, id=str(worker_id), hostname=socket.gethostname(), pid=os.getpid(), queues=[], ttl=_TTL
         )
 
 
-def _unregister(app: Akadze, worker_id: UUID) -> None:
-    with _step(app, None) as caller:
+def _unregister(app: Akadze, joined: SyncCaller | None, worker_id: UUID) -> None:
+    with _step(app, joined) as caller:
         caller.rows(_DELETE_WORKER, id=str(worker_id))

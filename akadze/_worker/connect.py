@@ -14,8 +14,10 @@ from akadze._connections import driver_connection
 from akadze._statement import statement
 from akadze._urls import libpq_url, sqlalchemy_url
 from akadze._worker.wire import Wire
+from akadze.errors import AkadzeError
 
 _BACKEND_PID = statement("session", "backend_pid")
+_FIND_DATABASE = statement("session", "find_database")
 _ISOLATE_SESSION = statement("session", "isolate_session")
 _TUNE_SESSION = statement("session", "tune_session")
 _USE_UTF8 = statement("session", "use_utf8")
@@ -65,6 +67,20 @@ def psycopg_engine(engine: AsyncEngine) -> AsyncEngine:
 
 def _is_psycopg(engine: AsyncEngine) -> bool:
     return engine.dialect.driver in ("psycopg", "psycopg_async")
+
+
+async def check_database(engine: AsyncEngine, held: HeldRaw) -> None:
+    """Raise AkadzeError if another driver's engine connects to another database than its URL names, as ``held`` did."""
+    if _is_psycopg(engine):
+        return
+    async with engine.connect() as connection:
+        [theirs] = (await connection.execute(_FIND_DATABASE.clause)).scalars()
+    [(ours,)] = await held.rows(_FIND_DATABASE)
+    if theirs != ours:
+        raise AkadzeError(
+            f"the engine of the app connects to the database {theirs!r}, but its URL names {ours!r}, which the "
+            "worker's own connections of psycopg would use: put what connect_args or a creator says into the URL"
+        )
 
 
 async def close_held(connection: AsyncConnection) -> None:

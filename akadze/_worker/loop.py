@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from akadze import _verdict
-from akadze._bodies import ended, judged, run_body_async
+from akadze._bodies import ended, judged, refused, run_body_async
 from akadze._claimed import ID, NUMBER, TASK, ClaimedRow, ClaimedRun
 from akadze._log import get_logger
 from akadze._results import ResultNotJson
@@ -301,10 +301,11 @@ class Loop:
                 short = is_memory_short(error) and len(outcome[2]) > _BIG
                 if run is None or not (short or is_data_error(error)):
                     raise
-                reason = (
-                    "there is no memory to send the result" if short else "the database refuses to store the result"
-                )
-                self._writer.replace(outcome, judged(run, ResultNotJson(reason)))
+                if short:
+                    move = judged(run, ResultNotJson("there is no memory to send the result"))
+                else:
+                    move = refused(run, outcome[2])
+                self._writer.replace(outcome, move)
             else:
                 missing += self._writer.settle([outcome], answer.written, answer.refused)
         if missing:

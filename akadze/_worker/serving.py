@@ -14,6 +14,7 @@ from akadze._connections import async_caller
 from akadze._log import get_logger
 from akadze._sqlstates import first_line, is_transient, sqlstate
 from akadze._urls import without_password
+from akadze._worker.connect import check_database
 from akadze._worker.ending import end_tasks
 from akadze._worker.exchange import Exchange
 from akadze._worker.heartbeat import Heartbeat, LeaseLost
@@ -64,6 +65,7 @@ class Serving:
         notify: bool,
     ) -> None:
         self.id: UUID = uuid4()
+        self._app = app
         self._queues = list(queues)
         self._shutdown_timeout = shutdown_timeout.total_seconds()
         self._hurry = asyncio.Event()
@@ -142,6 +144,7 @@ class Serving:
             try:
                 held = await self._exchange.open()
                 reached = True
+                await check_database(self._app.engine, held)
                 await check_schema(async_caller(held.raw))
                 await self._heartbeat.register()
                 break

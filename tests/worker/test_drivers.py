@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import akadze.sync
-from akadze import Akadze, current
+from akadze import Akadze, AkadzeError, Worker, current
 from akadze.job import Job
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
@@ -91,3 +93,23 @@ async def test_a_plain_task_of_an_app_on_asyncpg_completes_on_a_connection_of_th
     await served.stop()
     assert sorted(moves) == (["failed", "running", "running", "succeeded"] if hooked else [])
     await app.aclose()
+
+
+async def test_an_engine_that_goes_elsewhere_than_its_url_says_is_refused_before_anything_is_claimed(
+    database_url: str, empty_database_url: str, table: Table
+) -> None:
+    akadze.sync.migrate(empty_database_url)
+    url = empty_database_url.replace("postgresql://", "postgresql+asyncpg://")
+    name = psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]
+    engine = create_async_engine(url, connect_args={"database": name})
+    app = Akadze(engine=engine)
+
+    @app.task("task")
+    async def task() -> None:
+        raise AssertionError
+
+    job_id = await enqueue(task)
+    with pytest.raises(AkadzeError, match=f"the engine of the app connects to the database '{name}', but its URL"):
+        await Worker(app).serve(asyncio.Event())
+    assert (await table.job(job_id))["state"] == "queued"
+    await engine.dispose()

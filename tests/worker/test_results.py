@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -12,7 +16,9 @@ from uuid import UUID
 import pydantic
 import pytest
 
-from akadze import Akadze
+from akadze import Akadze, testing
+from akadze.job import Job
+from akadze.sync import testing as blocking
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
 
@@ -96,3 +102,78 @@ async def test_a_result_that_cannot_be_stored_is_an_error_and_frees_the_slot(
     assert "result" in row["errors"][0]["message"]
     (line,) = [record.getMessage() for record in caplog.records if record.name == "akadze.job"]
     assert line == f"job {job_id} of task task: attempt 1 of 1 ended with ResultNotJson, now failed"
+
+
+@pytest.mark.parametrize("runner", ["worker", "drain", "sync drain"])
+@pytest.mark.parametrize("around", [False, True])
+async def test_an_iterator_of_a_plain_function_does_its_work_in_its_thread_and_inside_around_run(
+    app: Akadze, table: Table, serve: Serve, around: bool, runner: str
+) -> None:
+    threads: list[int] = []
+    open_blocks: list[int] = []
+    seen: list[bool] = []
+
+    @contextmanager
+    def block(job: Job) -> Iterator[None]:
+        open_blocks.append(job.id)
+        yield
+        open_blocks.clear()
+
+    if around:
+        app.hooks.around_run.append(block)
+
+    @app.task("task")
+    def task() -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return {"top": map(look, range(2)), "deep": [map(look, range(2))]}
+
+    def look(number: int) -> int:
+        threads.append(threading.get_ident())
+        seen.append(bool(open_blocks))
+        return number
+
+    job_id = await enqueue(task)
+    if runner == "worker":
+        await serve()
+    elif runner == "drain":
+        await testing.drain(app)
+    else:
+        await asyncio.to_thread(blocking.drain, app)
+    assert (await table.ended(job_id))["result"] == {"top": [0, 1], "deep": [[0, 1]]}
+    assert len(set(threads)) == 1
+    assert threads[0] != threading.get_ident()
+    assert seen == [around] * 4
+
+
+async def test_an_iterator_of_a_plain_function_is_inside_its_timeout(app: Akadze, table: Table, serve: Serve) -> None:
+    over = threading.Event()
+
+    @app.task("task", timeout=timedelta(seconds=0.1), max_attempts=1)
+    def task() -> Any:
+        return (over.wait() for _ in range(1))
+
+    job_id = await enqueue(task)
+    await serve()
+    try:
+        assert (await table.ended(job_id))["error_names"] == ["TimeoutError"]
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_after_run_is_called_although_the_result_has_no_json_form(
+    app: Akadze, table: Table, serve: Serve, colour: str
+) -> None:
+    called: list[int] = []
+    app.hooks.after_run.append(lambda job: called.append(job.id))
+
+    async def body() -> Any:
+        return object()
+
+    def plain_body() -> Any:
+        return object()
+
+    job_id = await enqueue(app.register(body if colour == "async" else plain_body, name="task", max_attempts=1))
+    await serve()
+    assert (await table.ended(job_id))["error_names"] == ["ResultNotJson"]
+    assert called == [job_id]
