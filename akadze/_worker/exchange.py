@@ -179,7 +179,8 @@ class Exchange:
 
     async def _without(self, refusal: Refusal, outcomes: Sequence[Outcome], free: Mapping[str, int]) -> Answer:
         """Exchange again without the run that a hook refused, and without those whose hooks cost the connection."""
-        refused, spoilt = self._hooked.apart(refusal.run), refusal.spoilt
+        refused = {refusal.run} if refusal.run is not None else set()
+        spoilt = refusal.spoilt
         while True:
             # What the last try taught of the line was rolled back with it.
             self.forget()
@@ -261,7 +262,7 @@ class Exchange:
                     hooks,
                     self._worker_id,
                     [(row[ID], row[NUMBER]) for row in rows],
-                    known,
+                    self._hooked.apart(known),
                     put_off=self._hooked.seconds_off,
                 )
                 rows = [row for row in rows if row[ID] not in put_back]

@@ -106,15 +106,18 @@ class Hooked:
             now = time.monotonic()
             self._until = {job_id: until for job_id, until in self._until.items() if now < until}
 
-    def apart(self, run: RunKey | None) -> set[RunKey]:
-        """Return the set of this run; it also holds, unseen, all runs of jobs that are not started for a while."""
-        return _Apart([run] if run is not None else [], self._is_put_off)
+    def apart(self, runs: Iterable[RunKey]) -> set[RunKey]:
+        """Return the set of these starts; it also holds, unseen, those of all jobs that are not started for a while.
+
+        It is for starts only: the end of a run is written whatever the next start of its job does.
+        """
+        return _Apart(runs, self._is_put_off)
 
     async def call(self, read_job: Callable[[], Job], from_state: str, to_state: str, run: RunKey) -> None:
         """Call the hooks for a run. Raises Refusal for what they do, and LostInHook for what may be an outage."""
         held = self._held
         assert held is not None
-        if self._is_put_off(run[0]):
+        if to_state == RUNNING and self._is_put_off(run[0]):
             raise Refusal(run, spoilt=False)
         hung, begun = False, time.monotonic()
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from akadze import Akadze
+from akadze import Akadze, Retry, Snooze
 from akadze.job import Job
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
@@ -17,6 +18,18 @@ from tests.worker.table import Table, enqueue, enqueue_many
 
 async def _body(n: int) -> None:
     pass
+
+
+async def _retry() -> None:
+    raise Retry(delay=timedelta(0))
+
+
+async def _snooze() -> None:
+    raise Snooze(timedelta(0))
+
+
+async def _raise_error() -> None:
+    raise ValueError("each time")
 
 
 async def test_a_start_whose_hook_hung_is_tried_again_when_its_time_is_over(
@@ -63,3 +76,26 @@ async def test_a_start_whose_hook_hangs_is_put_off_for_a_minute_and_the_others_g
     await table.ended(*later)
     assert [called.count(n) for n in (1, 2)] == [1, 1]
     assert served.up
+
+
+@pytest.mark.parametrize(("body", "attempt"), [(_retry, 1), (_snooze, 0), (_raise_error, 1)])
+async def test_a_run_ends_though_the_hook_of_the_next_start_hangs(
+    app: Akadze, table: Table, serve: Serve, body: Any, attempt: int
+) -> None:
+    hung: list[int] = []
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        if after == "running" and job.run_count == 2:
+            hung.append(job.id)
+            await asyncio.sleep(600)
+
+    app.hooks.on_transition.append(hook)
+    job_id = await enqueue(app.register(body, name="task", max_attempts=5, backoff=lambda number: timedelta(0)))
+    served = await serve(heartbeat_ttl=1.5)
+    # The exchange that writes the end of the first run claims the second.
+    await table.until("select run_at > created_at + interval '45 seconds' from akadze.jobs")
+    row = await table.job(job_id)
+    assert (row["state"], row["run_count"], row["attempt"]) == ("queued", 1, attempt)
+    assert hung == [job_id]
+    await served.stop()
+    assert await table.job(job_id) == row
