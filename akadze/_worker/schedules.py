@@ -91,16 +91,22 @@ class Schedules:
         self._done &= known
         self._failures = Counter({key: count for key, count in self._failures.items() if key in known})
         outcomes: list[_Outcome] = []
-        for schedule, slot in sorted(slots, key=self._hope):
-            if (schedule.task, slot) not in self._done and self._hung.get(schedule.task, 0.0) <= time.monotonic():
-                outcomes.append(await self._fire(connection, schedule, slot))
-                if outcomes[-1] is _Outcome.FAILED:
-                    self._failures[schedule.task, slot] += 1
-                if is_spent(connection):
-                    break  # the caller gives the next pass another one
         upcoming = next_due(schedules, now)
         assert upcoming is not None
         next_in = min((upcoming - now).total_seconds(), _LONGEST)
+        for schedule, slot in sorted(slots, key=self._hope):
+            if (schedule.task, slot) in self._done:
+                continue
+            if self._is_paused(schedule.task):
+                # The slot may be older than the grace by the time that is looked at for another reason.
+                next_in = min(next_in, self._hung[schedule.task] - read_at)
+                continue
+            outcomes.append(await self._fire(connection, schedule, slot))
+            if outcomes[-1] is _Outcome.FAILED:
+                self._failures[schedule.task, slot] += 1
+            if is_spent(connection) or self._is_paused(schedule.task):
+                # The caller gives the next pass another connection, and has time for one hook that hangs.
+                break
         held, failed = outcomes.count(_Outcome.HELD), outcomes.count(_Outcome.FAILED)
         if held or failed:
             next_in = min(next_in, _AGAIN)
@@ -110,6 +116,9 @@ class Schedules:
             failed=failed,
             next_in=max(0.0, next_in - (time.monotonic() - read_at)),
         )
+
+    def _is_paused(self, task: str) -> bool:
+        return self._hung.get(task, 0.0) > time.monotonic()
 
     def _hope(self, found: tuple[Schedule, datetime]) -> tuple[bool, int]:
         schedule, slot = found
@@ -155,6 +164,7 @@ class Schedules:
         self._done.add((schedule.task, slot))
         if row["id"] is None:
             return _Outcome.DONE
+        self._hung.pop(schedule.task, None)
         logger.debug("job %s of task %s was enqueued for its slot %s", row["id"], schedule.task, slot.isoformat())
         return _Outcome.FIRED
 

@@ -113,7 +113,7 @@ class Upkeep:
         connection = await self._open()  # a hook that hung has cost the first
         now = time.monotonic()
         if now >= self._next_fire:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_PATIENCE + self._hook_patience):
                 report = await self._schedules.step(connection)
             self._next_fire = time.monotonic() + report.next_in
             if is_spent(connection):

@@ -269,6 +269,35 @@ async def test_a_hook_that_fails_leaves_its_slot_open_and_the_other_schedules_al
     assert jobs(tables, "task", "run_at")[-1] == ("b", NOON)
 
 
+async def test_a_slot_whose_hook_hung_is_tried_again_within_a_small_grace(app: Akadze, tables: Tables) -> None:
+    app.grace = 2 * SECOND
+    for name in ("a", "b"):
+        add_task(app, name)
+        app.add_schedule(name, every=MINUTE)
+    called: list[str] = []
+
+    async def hang_once(connection: Any, job: Job) -> None:
+        called.append(job.task)
+        if called == ["a"]:
+            await asyncio.sleep(600)
+
+    app.hooks.on_enqueue.append(hang_once)
+    worker = Schedules(app, hook_patience=0.1)
+    report = await step(app, NOON, worker)
+    # One that hangs is enough for one pass.
+    assert (report.fired, report.failed) == (0, 1)
+    assert report.next_in <= 0.5
+    # A pass that leaves a slot alone for a quarter of the grace tells when that is over.
+    report = await step(app, NOON, worker)
+    assert (report.fired, report.failed) == (1, 0)
+    assert report.next_in <= 0.5
+    await asyncio.sleep(report.next_in)
+    assert (await step(app, NOON + SECOND, worker)).fired == 1
+    # Once it has fired, it comes last no longer.
+    assert (await step(app, NOON + MINUTE, worker)).fired == 2
+    assert jobs(tables, "task") == ["b", "a", "a", "b"]
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit])
 async def test_a_hook_that_would_end_the_program_does_not_stop_the_pass(
     app: Akadze, tables: Tables, error: type[BaseException]
