@@ -133,11 +133,24 @@ async def test_a_hook_that_takes_longer_than_the_server_allows_keeps_no_other_jo
     await app.aclose()
 
 
+# The last two are idle for long where no single hook is: that shows when the transaction is looked at.
 @pytest.mark.usefixtures("short_transactions")
-@pytest.mark.parametrize("short_transactions", [OPEN_FOR_LONG], indirect=True)
 @pytest.mark.parametrize(
-    ("move", "asks"),
-    few(product(MOVES, ["", "in silence"]), kept=[("finish", "in silence"), ("rescue", "")]),
+    ("move", "short_transactions", "asks"),
+    few(
+        [
+            *product(MOVES, [OPEN_FOR_LONG], ["", "in silence"]),
+            ("claim", IDLE_FOR_LONG, ""),
+            ("finish", IDLE_FOR_LONG, ""),
+        ],
+        kept=[
+            ("finish", OPEN_FOR_LONG, "in silence"),
+            ("rescue", OPEN_FOR_LONG, ""),
+            ("claim", IDLE_FOR_LONG, ""),
+            ("finish", IDLE_FOR_LONG, ""),
+        ],
+    ),
+    indirect=["short_transactions"],
 )
 async def test_hooks_that_together_take_longer_than_the_server_allows_are_called_for_fewer_jobs(
     database_url: str, move: str, asks: str
