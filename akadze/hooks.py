@@ -84,13 +84,13 @@ class Hooks:
         self.on_transition: list[Callable[[Any, Job, str, str], Awaitable[None] | None]] = []
 
 
-def told(error: BaseException) -> str:
+def told(error: BaseException, hook: str = "the hook") -> str:
     """Return what the log says of an error of a hook: its class and place, for its message may hold arguments."""
     if isinstance(error, HookMisfit):
         return str(error)
     if isinstance(error, HookFailed):
         return f"{error}\n{place_of(error.__cause__ or error)}".rstrip()
-    return f"the hook raised {class_of(error)}\n{place_of(error)}".rstrip()
+    return f"{hook} raised {class_of(error)}\n{place_of(error)}".rstrip()
 
 
 def name_of(hook: Hook) -> str:
@@ -161,33 +161,42 @@ async def async_call_in_worker(hook: Hook, *arguments: Any) -> None:
 
 
 def within(seconds: float, hooks: Sequence[Hook]) -> list[Hook]:
-    """Return the same hooks, each an async one that raises HookHung when a call takes longer than this."""
+    """Return the same hooks, each an async one that raises HookHung when a call takes longer than this.
+
+    It does so, too, when the hook has swallowed its cancellation: the others have waited for it all the same.
+    """
     return [_within(seconds, hook) for hook in hooks]
 
 
 def _within(seconds: float, hook: Hook) -> Hook:
     async def call(*arguments: Any) -> None:
         scope = asyncio.timeout(seconds)
+        cause: BaseException | None = None
         try:
             async with scope:
                 await async_call_in_worker(hook, *arguments)
         except Exception as error:
-            if scope.expired():
-                raise HookHung(f"the hook {name_of(hook)} took longer than {seconds:g} s") from error
-            raise
+            if not scope.expired():
+                raise
+            cause = error.__cause__ or error  # that of a timeout tells where the hook was
+        if scope.expired():
+            raise HookHung(f"the hook {name_of(hook)} took longer than {seconds:g} s") from cause
 
     return call
 
 
 def sync_call_watcher(hook: Hook, *arguments: Any) -> None:
-    """Call a plain hook; what is no Exception comes out as HookFailed."""
+    """Call a plain hook; what is no Exception comes out as HookFailed.
+
+    KeyboardInterrupt in the main thread is let through: somebody may have pressed Ctrl-C in a test run.
+    """
     try:
         sync_call_hook(hook, *arguments)
     except Exception:
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # somebody pressed Ctrl-C in the test run
+            raise
         raise _failed(hook, error) from error
 
 

@@ -202,6 +202,7 @@ async def _raise_if_spoilt(caller: AsyncCaller, run: tuple[int, int], error: Exc
     try:
         await caller.rows(_CHECK_TRANSACTION)
     except Exception:
-        if not is_connection_lost(error):
-            logger.error("job %s: an on_transition hook has cost the connection: %s", run[0], told(error))
+        hung = hung_in(error)  # the way back to the savepoint may have raised in its place
+        if hung is not None or not is_connection_lost(error):
+            logger.error("job %s: an on_transition hook has cost the connection: %s", run[0], told(hung or error))
         raise Spoilt(run, error) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -19,7 +18,7 @@ from akadze._statement import statement
 from akadze._states import RUNNING
 from akadze._worker.connect import HeldRaw
 from akadze.app import Akadze
-from akadze.hooks import HookFailed, HookHung, async_call_in_worker, name_of, told, within
+from akadze.hooks import HookFailed, HookHung, name_of, told, within
 from akadze.job import Job
 
 # Any statement will do.
@@ -79,7 +78,8 @@ class Hooked:
         self._owned = owned
         self._held: HeldRaw | None = None
         self._alone = False
-        #: By job: how often in a row its hooks have lost the connection, and until when it is not started for that.
+        #: By job: how often in a row its hooks have lost the connection, and until when it is not started, since they
+        #: lost it again and again, or hung at its start.
         self._losses: Counter[int] = Counter()
         self._until: dict[int, float] = {}
 
@@ -119,21 +119,18 @@ class Hooked:
         assert held is not None
         if to_state == RUNNING and self._is_put_off(run[0]):
             raise Refusal(run, spoilt=False)
-        hung, begun = False, time.monotonic()
+        name, begun = "", time.monotonic()
         try:
             job = read_job()
-            for hook in self._app.hooks.on_transition:
-                scope = asyncio.timeout(self._patience)
-                try:
-                    async with scope:
-                        await async_call_in_worker(hook, held.owner, job, from_state, to_state)
-                finally:
-                    hung = scope.expired()
-                await self._check(held, name_of(hook), to_state, run)
+            for hook, limited in zip([*self._app.hooks.on_transition], self.hooks(), strict=True):
+                name = name_of(hook)
+                await limited(held.owner, job, from_state, to_state)
+                await self._check(held, name, to_state, run)
             if time.monotonic() - begun > _SLOW and _in_transaction(held):
                 # The server may have ended the session meanwhile, and whoever asks next would be taken for the cause.
                 await held.rows(_BEGIN_WORK)
         except Exception as error:
+            hung = isinstance(error, HookHung)
             asked = held.raw.closed or is_connection_lost(error) or time.monotonic() - begun > _SLOW
             lost = not hung and asked and not await _answers(held)
             if hung or lost:
@@ -141,9 +138,8 @@ class Hooked:
                 await _let_go(held)
             if lost:
                 self.raise_if_lost(run, error, starting=to_state == RUNNING)
-            if hung and to_state == RUNNING:
-                self._put_off(run[0])
-            logger.error("job %s stays %s: an on_transition hook raised: %s", run[0], from_state, told(error))
+            said = told(error, f"the on_transition hook {name}".rstrip())
+            logger.error("job %s stays %s: %s", run[0], from_state, said)
             raise Refusal(run, spoilt=hung or lost or not _in_transaction(held)) from error
 
     async def check_transaction(self, number: int, run: RunKey, *, starting: bool) -> None:
@@ -216,10 +212,11 @@ class Hooked:
     ) -> None:
         try:
             await hook(connection, job, from_state, to_state)
-        except HookHung:
-            if to_state == RUNNING:
-                self._put_off(job.id)
-            raise
+        except HookHung as hung:
+            if to_state != RUNNING:
+                raise
+            self._put_off(job.id)
+            raise HookHung(f"{hung}, so the job does not start for {_PUT_OFF_FOR:g} s") from hung.__cause__
 
 
 async def _let_go(held: HeldRaw) -> None:

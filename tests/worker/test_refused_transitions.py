@@ -127,6 +127,9 @@ async def test_an_outcome_that_a_hook_refuses_leaves_its_own_job_running_until_t
     assert {row["state"] for row in await table.jobs(*others, *more)} == {"succeeded"}
     [told] = [record for record in caplog.records if f"job {jobs[2]} stays running" in record.getMessage()]
     assert "hook" in told.getMessage()
+    if refuse is _raise_error:
+        said = f"job {jobs[2]} stays running: the on_transition hook {hook.__qualname__} raised ValueError\n"
+        assert told.getMessage().startswith(said)
     assert (told.levelname, told.exc_info) == ("ERROR", None), "what an exception says may hold arguments"
     refusing = False
     await served.stop()
