@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -69,6 +70,8 @@ class Heartbeat:
         self._rewritten = rewritten
         self._held: HeldRaw | None = None
         self._good = time.monotonic()
+        #: Seconds for which the loop stood still at a stretch, at most, since the start of the last good beat.
+        self._late = 0.0
         #: The worker's row may be there.
         self.registered = False
 
@@ -93,26 +96,38 @@ class Heartbeat:
         outage = Outage(self._outages, "heartbeat")
         while True:
             pause = max(min(self._interval - (time.monotonic() - self._good), self.left), 0)
-            due = time.monotonic() + pause
-            await asyncio.sleep(pause)
-            begun = time.monotonic()
-            late, allowed = begun - due, self._patience()
+            with self._within(pause):
+                await asyncio.sleep(pause)
+            before, self._late, allowed = self._late, 0.0, self._patience()
             try:
-                await self._try(allowed)
+                with self._within(allowed):
+                    await self._try(allowed)
+                if self.left <= 0:
+                    raise TimeoutError("the answer was read after the lease had ended")
                 outage.over()
             except Exception as error:
-                # The loop may also have stood still while a beat was on its way.
-                late = max(late, time.monotonic() - begun - max(allowed, 0))
-                stood_still = self.left <= 0 and late > self._ttl / 2
+                self._late = max(self._late, before)
                 await self._drop()
                 if self.left <= 0:
+                    stood_still = self._late > self._ttl / 2
                     raise LeaseLost(
                         f"no heartbeat of this worker succeeded within {self._ttl:g} s: its jobs may be taken by "
-                        f"others, so it stops{_STOOD_STILL.format(late) if stood_still else ''}"
+                        f"others, so it stops{_STOOD_STILL.format(self._late) if stood_still else ''}"
                     ) from error
                 if not is_transient(error):
                     raise
-                await outage.wait(error, most=self.left)
+                most = min(self.left, self._ttl / _TRIES)
+                with self._within(most):
+                    await outage.wait(error, most=most)
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """Note by how much a wait of at most so long was longer: it is the loop that stood still."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._late = max(self._late, time.monotonic() - begun - max(seconds, 0))
 
     def _patience(self) -> float:
         """Seconds that a beat has now: in time for another try, and before the lease ends."""

@@ -316,25 +316,28 @@ async def test_a_body_that_waits_for_a_silent_database_ends_with_the_lease(
         await app.aclose()
 
 
-@pytest.mark.parametrize("when", ["", "while a beat is on its way"])
+@pytest.mark.parametrize("when", ["", "while a beat is on its way", "while a beat is answered"])
 async def test_a_worker_whose_loop_stood_still_says_so(
     app: Akadze, database_url: str, table: Table, serve: Serve, when: str
 ) -> None:
     beats = asyncio.Event()
     ttl = 3.0 if when else 1.0
+    blocker = psycopg.connect(database_url)
 
     @app.task("block")
     async def block() -> None:
         if when:
             await beats.wait()
+        if "answered" in when:
+            blocker.commit()
         time.sleep(1.5 * ttl)  # noqa: ASYNC251 - the mistake that is told of
 
-    job_id = await enqueue(block)
-    served = await serve(heartbeat_interval=0.1, heartbeat_ttl=ttl)
-    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+    with blocker:
+        job_id = await enqueue(block)
+        served = await serve(heartbeat_interval=0.1, heartbeat_ttl=ttl)
         if when:
             await table.in_state(job_id, "running")
-            await blocker.execute("select from akadze.workers where id = %s for update", [served.id])
+            blocker.execute("select from akadze.workers where id = %s for update", [served.id])
             await table.until("select exists (select from pg_locks where not granted)")
             beats.set()
         error = await served.failed()
