@@ -22,6 +22,9 @@ _LIFELINE: Final = "AKADZE_LIFELINE"
 _WRONG_USE: Final = 2
 #: Seconds that a process has to live so that its end does not count as a failed start.
 _STARTED: Final = 5.0
+#: Seconds within which a process that ends by a signal was about to start: many, as a machine may be slow. Later each
+#: one handles its signals, unless a body has taken them from it.
+_STARTING: Final = 30.0
 #: Failed starts in a row, over all processes together, after which the supervisor gives up; times their number.
 _GIVE_UP: Final = 3
 #: What the children get for the first signal, the second, and so on in turn; they take either for the other.
@@ -88,12 +91,13 @@ class Supervisor:
     def _ended(self, child: subprocess.Popen[bytes], lifeline: int) -> None:
         _, started = self._children.pop(child.pid)
         code = child.returncode
+        lived = time.monotonic() - started
         if self._signals:
             # One that was about to start ends by the signal itself, and has claimed nothing.
-            if code and -code not in _PASSED_ON:
+            if code and not (-code in _PASSED_ON and lived < _STARTING):
                 self._code = self._code or _exit_code(code)
             return
-        self._failed = self._failed + 1 if time.monotonic() - started < _STARTED else 0
+        self._failed = self._failed + 1 if lived < _STARTED else 0
         if code == _WRONG_USE or self._failed >= _GIVE_UP * self._count:
             logger.error("worker processes end right after their start, the last with %s: giving up", _named(code))
             self._code = _exit_code(code) or 1

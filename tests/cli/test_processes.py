@@ -101,3 +101,23 @@ def test_a_signal_while_the_processes_start_is_a_clean_stop(start_worker: Starte
     os.kill(supervisor.pid, number)
     assert supervisor.wait() == 0
     assert "Traceback" not in supervisor.stderr
+
+
+SUPERVISOR = """
+import sys
+from akadze._worker import processes
+
+processes._STARTING = float(sys.argv[1])
+sys.exit(processes.Supervisor([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"], 2).run())
+"""
+
+
+@pytest.mark.parametrize(("starting", "code"), [("600", 0), ("0", 128 + signal.SIGTERM)])
+def test_a_process_that_a_signal_ends_is_clean_only_if_it_was_about_to_start(
+    start_worker: Starter, starting: str, code: int
+) -> None:
+    """Later it may have jobs: a body that takes the handlers away lets the worker die with them."""
+    supervisor = start_worker.program(SUPERVISOR, starting)
+    wait_until(lambda: supervisor.stdout.count("up") == 2)
+    supervisor.terminate()
+    assert supervisor.wait() == code
