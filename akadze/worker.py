@@ -66,8 +66,14 @@ class Worker:
                 f"heartbeat_ttl is {heartbeat_ttl} and heartbeat_interval {heartbeat_interval}: the ttl must be at "
                 "least twice the interval, or one late beat ends the lease"
             )
-        if queues is not None and (isinstance(queues, str) or not isinstance(queues, Iterable) or not queues):
-            raise AkadzeError("queues must be a list of at least one queue name, or None for all queues of the app")
+        if queues is not None:
+            # An iterator tells that it is empty only when it is read.
+            queues = list(queues) if isinstance(queues, Iterable) and not isinstance(queues, str) else queues
+            if not isinstance(queues, list) or not queues:
+                raise AkadzeError(
+                    f"queues is {shown(queues)}: it must be a list of at least one queue name, or None for all queues "
+                    "of the app"
+                )
         self.app = app
         self.queues = _queues_of(app) if queues is None else list(dict.fromkeys(map(check_queue, queues)))
         self.slots = slots
