@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from akadze._article import with_article
+from akadze._article import shown, with_article
 from akadze._signature import is_async
 from akadze.errors import AkadzeError, EnqueueError
 
@@ -260,12 +260,8 @@ def _integer(what: str, value: object, low: int, high: int, error: type[AkadzeEr
     if not isinstance(value, int) or isinstance(value, bool):
         raise error(f"{what} must be an int, not {with_article(type(value))}")
     if not low <= value <= high:
-        raise error(f"{what} is {_shown(value)}, but must be in {low}..{high}")
+        raise error(f"{what} is {shown(value)}, but must be in {low}..{high}")
     return int(value)
-
-
-def _shown(number: int) -> str:
-    return str(number) if abs(number) < 10**30 else "a number of more than 30 digits"
 
 
 def _duration(what: str, value: object, error: type[AkadzeError]) -> timedelta:

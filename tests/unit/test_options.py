@@ -70,7 +70,8 @@ class Broken(tzinfo):
     [
         ({"priority": 32768}, "-32768..32767"),
         ({"priority": -32769}, "-32768..32767"),
-        ({"priority": 10**5000}, "more than 30 digits"),
+        ({"priority": 10**5000}, "priority is an int that cannot be shown, but must be in -32768..32767"),
+        ({"priority": 10**4000}, "0..., but must be in -32768..32767"),
         ({"priority": True}, "a bool"),
         ({"priority": 1.0}, "a float"),
         ({"priority": None}, "not None"),
