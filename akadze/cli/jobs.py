@@ -28,11 +28,26 @@ _BELOW = ("meta", "queue", "priority", "task", "when", "attempt")
 JobIds = Annotated[list[int], typer.Argument(metavar="ID", show_default=False, help="Ids of the jobs.")]
 
 
-def _time_of(error: dict[str, Any]) -> str:
+def _shown_errors(text: str) -> tuple[str, ...]:
+    """Return each error of a job for people, as JSON what is written by hand: the table asks for an array alone."""
     try:
-        return shown_time(datetime.fromisoformat(error["at"]))
-    except ValueError:  # written by hand
-        return str(error["at"])
+        return tuple(map(_shown_error, json.loads(text)))
+    except (ValueError, RecursionError):  # a number of thousands of digits, or depths
+        return (text,)
+
+
+def _shown_error(error: Any) -> str:
+    match error:
+        case {"at": str(at), "error": str(name), "message": str(message)}:
+            return f"{_shown_time(at)} {name}: {message}"
+    return _as_json(error)
+
+
+def _shown_time(at: str) -> str:
+    try:
+        return shown_time(datetime.fromisoformat(at))
+    except (ValueError, OverflowError):  # of no time, or of one that is out of range in UTC
+        return at
 
 
 def _state(text: str) -> str:
@@ -137,8 +152,7 @@ def show_(
         shown["args"] = Json(row["args"])
     if result:
         shown["result"] = Json(row["result"]) if row["result"] is not None else None
-    errors = tuple(f"{_time_of(error)} {error['error']}: {error['message']}" for error in json.loads(row["errors"]))
-    show_one(shown, as_json=as_json, fields=shown | {"errors": errors})
+    show_one(shown, as_json=as_json, fields=shown | {"errors": _shown_errors(row["errors"])})
 
 
 @app.command("requeue")

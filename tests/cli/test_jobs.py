@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -240,6 +241,57 @@ def test_show_tells_a_person_what_is_there_from_top_to_bottom(cli: Cli, table: T
     assert ["run_at", "2026-03-01 12:30:00Z"] in lines
     assert ["errors", r"2026-03-01 12:30:00Z ValueError: two\nlines"] in lines
     assert "unique_key" not in [line[0] for line in lines]
+
+
+ODD = [
+    ({"error": "E", "message": "m", "at": "noon"}, "noon E: m"),
+    ({"error": "E", "message": "m", "at": "0001-01-01T00:00:00+05:00"}, "0001-01-01T00:00:00+05:00 E: m"),
+    *(
+        (odd, json.dumps(odd))
+        for odd in (
+            {"at": 5, "error": "E", "message": "m"},
+            {"at": None, "error": "E", "message": "m"},
+            {"error": "E", "message": "m"},
+            {"at": AT.isoformat(), "message": "m"},
+            {"at": AT.isoformat(), "error": "E"},
+            {},
+            None,
+            7,
+            "text",
+            ["list"],
+        )
+    ),
+]
+
+
+def test_show_prints_errors_that_somebody_wrote_by_hand(cli: Cli, table: Table, request: pytest.FixtureRequest) -> None:
+    errors = [error for error, _ in ODD]
+    table.insert(id=3, errors=Jsonb(errors))
+    assert json.loads(cli("jobs", "show", "3", "--json").stdout)["errors"] == errors
+    [line] = cli("jobs", "show", "3").lines
+    assert "0001-01-01T00:00:00+05:00" in line
+    request.getfixturevalue("person")
+    lines = [line.strip() for line in cli("jobs", "show", "3").lines]
+    first = next(number for number, line in enumerate(lines) if line.startswith("errors"))
+    shown = [line.removeprefix("errors").strip() for line in lines[first : first + len(ODD)]]
+    assert [parsed(line) for line in shown] == [parsed(line) for _, line in ODD]
+
+
+def parsed(line: str) -> Any:
+    """An object as its keys and values: the database has an order of its own for keys."""
+    return json.loads(line) if line.startswith("{") else line
+
+
+@pytest.mark.parametrize("errors", ["[" + "9" * 5000 + "]", "[" * 2000 + "]" * 2000], ids=["digits", "depth"])
+def test_show_prints_errors_that_python_does_not_read(
+    cli: Cli, table: Table, request: pytest.FixtureRequest, errors: str
+) -> None:
+    table.insert(id=3)
+    table.rows("update akadze.jobs set errors = cast(%s as jsonb)", errors)
+    assert errors in cli("jobs", "show", "3", "--json").stdout
+    assert errors in cli("jobs", "show", "3").stdout
+    request.getfixturevalue("person")
+    assert errors[1:-1] in "".join(cli("jobs", "show", "3").stdout.split())
 
 
 @pytest.mark.parametrize("verb", ["show", "requeue", "cancel"])
