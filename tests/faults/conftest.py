@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.servers import set_for_new_sessions
 from tests.worker.conftest import serve, table
 
 __all__ = ["serve", "short_transactions", "table"]
@@ -17,14 +18,6 @@ __all__ = ["serve", "short_transactions", "table"]
 def short_transactions(request: pytest.FixtureRequest, database_url: str) -> Iterator[None]:
     """New sessions of this database are ended by a transaction that is open for long: the param's setting and time."""
     with psycopg.connect(database_url, autocommit=True, application_name="test") as connection:
-        database = sql.Identifier(connection.info.dbname)
-        setting, longest = request.param
-        change = sql.SQL("alter database {} set {} to {}").format(
-            database, sql.Identifier(setting), sql.Literal(longest)
-        )
-        try:
-            connection.execute(change)
-        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege) as error:
-            pytest.skip(f"this server does not let it be set: {error}")
+        set_for_new_sessions(connection, *request.param)
         yield
-        connection.execute(sql.SQL("alter database {} reset all").format(database))
+        connection.execute(sql.SQL("alter database {} reset all").format(sql.Identifier(connection.info.dbname)))

@@ -15,13 +15,14 @@ from psycopg.rows import dict_row
 from sqlalchemy.exc import DBAPIError
 
 import akadze
-from akadze import Akadze, AkadzeError, DuplicateJob, current
+from akadze import Akadze, DuplicateJob, current
 from akadze.errors import RunLost
 from tests.families import few
 from tests.faults.breaking import SteadyTable
 from tests.faults.replication import Pair, replicating
 from tests.faults.runs import Runs, enqueue_persistently
 from tests.processes import Starter
+from tests.servers import skip_without_programs
 from tests.waiting import until, wait_until
 from tests.worker.serving import workers
 from tests.worker.table import enqueue
@@ -29,16 +30,10 @@ from tests.worker.table import enqueue
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    try:
-        replication = replicating()
-        pair = replication.__enter__()
-    except AkadzeError as error:
-        pytest.skip(f"no two servers of one's own: {error}")
-    try:
+    skip_without_programs("pg_basebackup")
+    with replicating() as pair:
         akadze.sync.migrate(pair.primary_url)
         yield pair
-    finally:
-        replication.__exit__(None, None, None)
 
 
 @pytest.fixture

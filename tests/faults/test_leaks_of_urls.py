@@ -22,6 +22,7 @@ from tests.families import few
 from tests.faults.leaking import SECRET
 from tests.faults.seen import PASSWORD, Seen, seen
 from tests.processes import Starter
+from tests.servers import skip_without_programs
 
 __all__ = ["seen"]
 
@@ -29,11 +30,8 @@ __all__ = ["seen"]
 @pytest.fixture(scope="module")
 def tcp_server() -> Iterator[dev.Server]:
     """A server that asks for a password."""
-    try:
-        server = dev.start(tcp=True)
-    except AkadzeError as error:
-        pytest.skip(f"the test needs a server of its own: {error}")
-    with server:
+    skip_without_programs()
+    with dev.start(tcp=True) as server:
         yield server
 
 

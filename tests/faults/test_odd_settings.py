@@ -15,6 +15,7 @@ from sqlalchemy import text
 import akadze.sync
 from akadze import Akadze, current, list_jobs, list_limits, set_limit
 from tests.families import few
+from tests.servers import set_for_new_sessions
 from tests.worker.serving import workers
 from tests.worker.table import enqueue, open_table
 
@@ -38,17 +39,9 @@ WORDS = "é € 漢"
 def setting(request: pytest.FixtureRequest, database_url: str) -> Iterator[str]:
     """A setting to which new sessions of this database default."""
     with psycopg.connect(database_url, autocommit=True, application_name="test") as connection:
-        database = sql.Identifier(connection.info.dbname)
-        try:
-            connection.execute(
-                sql.SQL("alter database {} set {} to {}").format(
-                    database, sql.Identifier(request.param), sql.Literal(SETTINGS[request.param])
-                )
-            )
-        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege) as error:
-            pytest.skip(f"this server does not let it be set: {error}")
+        set_for_new_sessions(connection, request.param, SETTINGS[request.param])
         yield request.param
-        connection.execute(sql.SQL("alter database {} reset all").format(database))
+        connection.execute(sql.SQL("alter database {} reset all").format(sql.Identifier(connection.info.dbname)))
 
 
 @pytest.mark.parametrize("hooked", few([False, True], kept=[False]), ids=["", "with hooks"])

@@ -33,6 +33,7 @@ from akadze._async import schema
 from akadze.cli.commands import app as commands
 from tests.database import create_database, with_database
 from tests.faults.pooler import PROGRAM, SESSIONS, pooled
+from tests.servers import skip_without_programs
 from tests.worker.serving import workers
 from tests.worker.table import Table, enqueue, open_table
 
@@ -44,12 +45,9 @@ DATABASE = "akadze_pooled_test"
 @pytest.fixture(scope="module")
 def pooler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The URLs of one server: met directly, and through the pooler."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(dev.start(tcp=True))
-        except AkadzeError as error:
-            pytest.skip(f"the pooler needs a server of its own: {error}")
-        yield server.url(), stack.enter_context(pooled(server.url(), tmp_path_factory.mktemp("pooler")))
+    skip_without_programs()
+    with dev.start(tcp=True) as server, pooled(server.url(), tmp_path_factory.mktemp("pooler")) as url:
+        yield server.url(), url
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tests.database import create_database, drop_database
 from tests.families import few
 from tests.faults.breaking import FAULTS, SETTINGS, Gate, SteadyTable
 from tests.faults.points import POINTS, Scene
+from tests.servers import skip_without_programs
 from tests.waiting import until
 from tests.worker.serving import workers
 
@@ -24,11 +25,8 @@ _NAME = "akadze_faults_test"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[dev.Server]:
-    try:
-        server = dev.start(tcp=True, settings=SETTINGS)
-    except AkadzeError as error:
-        pytest.skip(f"no server of one's own to break: {error}")
-    with server:
+    skip_without_programs()
+    with dev.start(tcp=True, settings=SETTINGS) as server:
         yield server
 
 

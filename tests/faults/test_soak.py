@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from akadze import dev
 from tests.processes import is_alive
+from tests.servers import skip_without_programs
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -287,8 +287,7 @@ def test_the_history_of_a_job_tells_its_runs() -> None:
 
 @pytest.mark.heavy(minutes=2)
 def test_every_promise_is_kept_in_a_soak(full: bool, tmp_path: Path) -> None:
-    if dev.find_binaries() is None:
-        pytest.skip("no PostgreSQL is found to start a server of its own")
+    skip_without_programs()
     minutes, pause, seeds = ("1", "4", (5, 11)) if full else ("0.08", "0.8", (5,))
     for seed in seeds:
         command = [sys.executable, SCRIPTS / "soak.py", "--minutes", minutes, "--pause", pause, "--seed", str(seed)]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from akadze import AkadzeError, dev
+from akadze import dev
 from tests.database import create_database
 from tests.field.world import World
 from tests.schema.conftest import role
+from tests.servers import skip_without_programs
 from tests.worker.conftest import serve, table
 
 __all__ = ["role", "serve", "table"]
@@ -26,11 +27,8 @@ def world(tmp_path: Path, database_url: str) -> Iterator[World]:
 @pytest.fixture
 def own_server() -> Iterator[dev.Server]:
     """A PostgreSQL of this test alone, on TCP, to be stopped, killed and started again."""
-    try:
-        server = dev.start(tcp=True)
-    except AkadzeError as error:
-        pytest.skip(f"the test needs a server of its own: {error}")
-    with server:
+    skip_without_programs()
+    with dev.start(tcp=True) as server:
         yield server
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from akadze import Akadze, AkadzeError, EnqueueError, dev
+from akadze import Akadze, EnqueueError, dev
 from tests.database import create_database
 from tests.field.faked import clock, clock_at
 from tests.field.world import World
+from tests.servers import skip_without_programs
 from tests.waiting import PATIENCE, wait_until
 
 SECOND = timedelta(seconds=1)
@@ -221,13 +222,11 @@ def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: Wor
 @pytest.fixture
 def paris(tmp_path: Path) -> Iterator[World]:
     """A server that starts three seconds before the clocks of Paris go back, and a world on it."""
+    skip_without_programs()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in clock_at(datetime(2026, 10, 25, 0, 59, 57, tzinfo=UTC)).items():
             patch.setenv(name, value)
-        try:
-            server = dev.start(tcp=True, settings={"timezone": "Europe/Paris"})
-        except AkadzeError as error:
-            pytest.skip(f"the test needs a server of its own: {error}")
+        server = dev.start(tcp=True, settings={"timezone": "Europe/Paris"})
     with server:
         world = World(tmp_path, create_database(server.url(), "akadze_field_test"))
         yield world
@@ -289,10 +288,7 @@ def leaping(tmp_path: Path) -> Iterator[tuple[World, Callable[[timedelta], None]
         patch.delenv("FAKETIME")
         patch.setenv("FAKETIME_TIMESTAMP_FILE", str(ahead))
         patch.setenv("FAKETIME_NO_CACHE", "1")
-        try:
-            server = dev.start(tcp=True)
-        except AkadzeError as error:
-            pytest.skip(f"the test needs a server of its own: {error}")
+        server = dev.start(tcp=True)
     with server:
         world = World(tmp_path, create_database(server.url(), "akadze_field_test"))
         yield world, leap

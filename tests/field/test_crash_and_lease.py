@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from akadze import AkadzeError, dev
+from akadze import dev
 from tests.database import create_database
 from tests.families import few
 from tests.field.world import OPTIONS, World
+from tests.servers import skip_without_programs
 from tests.waiting import wait_until
 
 SLOW = """
@@ -272,11 +274,14 @@ def test_b011_a_plain_function_goes_on_for_a_moment_only_after_its_worker_has_lo
 @pytest.fixture
 def counting_world(tmp_path: Path) -> Iterator[World]:
     """A world on a server that counts its statements."""
-    try:
-        server = dev.start(tcp=True, settings={"shared_preload_libraries": "pg_stat_statements"})
-    except AkadzeError as error:
-        pytest.skip(f"the test needs a server that counts statements: {error}")
-    with server:
+    skip_without_programs()
+    with dev.start(tcp=True) as server:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            known = connection.execute("select from pg_available_extensions where name = 'pg_stat_statements'")
+            if not known.rowcount:
+                pytest.skip("this PostgreSQL has no pg_stat_statements")
+            connection.execute("alter system set shared_preload_libraries = 'pg_stat_statements'")
+        server.restart()
         world = World(tmp_path, create_database(server.url(), "akadze_field_test"))
         world.rows("create extension pg_stat_statements")
         yield world

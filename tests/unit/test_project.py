@@ -52,6 +52,17 @@ def test_no_file_is_longer_than_400_lines() -> None:
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
+def test_no_test_is_skipped_for_an_error() -> None:
+    """It may be a fault of what is tested: a test asks beforehand for what it needs (`tests.servers`)."""
+    found = [
+        f"{name_of(path)}:{handler.lineno}"
+        for path in files("tests", suffix=".py")
+        for handler in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(handler, ast.ExceptHandler) and "pytest.skip(" in ast.unparse(handler)
+    ]
+    assert found == []
+
+
 def test_no_python_module_holds_sql() -> None:
     found = [
         f"{name_of(path)}:{line}"

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import akadze.sync
 from akadze import Akadze, AkadzeError, Worker, current, dev
 from akadze._worker.outage import Outage, Outages
+from tests.servers import skip_without_programs
 from tests.waiting import until
 from tests.worker.proxy import Proxy
 from tests.worker.serving import Serve, workers
@@ -246,11 +247,8 @@ async def test_a_worker_reconnects_though_every_connection_of_the_pool_is_taken(
 
 
 async def test_a_restart_of_the_server_loses_no_job_and_spends_no_attempt(caplog: pytest.LogCaptureFixture) -> None:
-    try:
-        server = await asyncio.to_thread(dev.start)
-    except AkadzeError as error:
-        pytest.skip(f"no server of one's own to restart: {error}")
-    with server:
+    skip_without_programs()
+    with await asyncio.to_thread(dev.start) as server:
         url = server.url()
         await akadze.migrate(url)
         app = Akadze(database_url=url)

@@ -13,6 +13,7 @@ from akadze import Akadze, dev
 from tests.database import create_database
 from tests.families import few
 from tests.frameworks.django.conftest import Manage
+from tests.servers import skip_without_programs
 from tests.waiting import wait_until
 
 SLOTS = 4
@@ -21,6 +22,7 @@ SLOTS = 4
 @pytest.fixture
 def own_server() -> Iterator[dev.Server]:
     """A server that a test may restart."""
+    skip_without_programs()
     with dev.start() as server:
         yield server
 

@@ -10,6 +10,7 @@ import pytest
 
 from akadze import _embedded, dev
 from akadze.errors import AkadzeError
+from tests.servers import skip_without_programs
 from tests.unit.dev.servers import make_programs, value
 
 
@@ -67,3 +68,16 @@ def test_a_system_postgresql_serves_as_well(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AKADZE_PG_BIN", str(folders[0]))
     with dev.start(tcp=True) as server:
         assert value(server, "show data_directory").startswith(str(server.directory))
+
+
+def test_tests_that_need_the_programs_are_skipped_where_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    programs = make_programs(tmp_path / "bin")
+    monkeypatch.setattr(dev, "find_binaries", lambda: programs)
+    skip_without_programs("postgres")
+    with pytest.raises(pytest.skip.Exception, match="pg_basebackup"):
+        skip_without_programs("pg_basebackup")
+    monkeypatch.setattr(dev, "find_binaries", lambda: None)
+    with pytest.raises(pytest.skip.Exception, match="no PostgreSQL"):
+        skip_without_programs()
