@@ -184,7 +184,7 @@ def test_a_build_gives_up_when_a_lock_is_not_to_be_had_in_time(
     for module in (async_builds, sync_builds):
         monkeypatch.setattr(module, "_LIMIT_BUILDING", Statement("limit", limit.replace("30s", "100ms")))
     # If it waited longer, the server would end the one who holds the lock, and it would get it.
-    with psycopg.connect(url, options="-c idle_in_transaction_session_timeout=5s") as other:
+    with psycopg.connect(url, options="-c idle_in_transaction_session_timeout=60s") as other:
         other.execute(INSERT)
         with pytest.raises(psycopg.errors.LockNotAvailable):
             migrate(url)
