@@ -40,8 +40,8 @@ from akadze.errors import AkadzeError, EnqueueError
 
 Rows = list[dict[str, Any]]
 
-# A caller's stream_results would turn an insert into a cursor declaration.
-_WHOLE = {"stream_results": False}
+# A caller's stream_results would turn an insert into a cursor declaration, and yield_per turns that on.
+_WHOLE = {"stream_results": False, "yield_per": None}
 
 _BEGIN_WORK = statement("session", "begin_work")
 
@@ -126,11 +126,12 @@ class _AlchemyAsyncSession:
     async def savepoint(self) -> AsyncIterator[None]:
         below = (await self.connection.connection()).sync_connection
         alone = below is not None and autocommits(below)
-        async with async_savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
-            yield
-            if alone:
-                await self.connection.flush()  # begin_nested() does so by itself
-            await self.rows(_BEGIN_WORK)
+        with _whole(below):
+            async with async_savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
+                yield
+                if alone:
+                    await self.connection.flush()  # begin_nested() does so by itself
+                await self.rows(_BEGIN_WORK)
 
 
 class _AlchemySyncSession:
@@ -143,8 +144,9 @@ class _AlchemySyncSession:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        alone = autocommits(self.connection.connection())
-        with savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
+        below = self.connection.connection()
+        alone = autocommits(below)
+        with _whole(below), savepoint_in_autocommit(self) if alone else self.connection.begin_nested():
             yield
             if alone:
                 self.connection.flush()  # begin_nested() does so by itself
@@ -158,7 +160,23 @@ def autocommits(connection: Connection) -> bool:
 
 def _streams(connection: Connection) -> bool:
     # SQLAlchemy then declares a cursor for its savepoint, too, which the server refuses.
-    return bool(connection.get_execution_options().get("stream_results"))
+    options = connection.get_execution_options()
+    return any(options.get(name) for name in _WHOLE)
+
+
+@contextmanager
+def _whole(connection: Connection | None) -> Iterator[None]:
+    """Let a session's connection stream nothing meanwhile: only the session's own savepoint takes its objects back."""
+    options = connection.get_execution_options() if connection is not None else {}
+    theirs = {name: options[name] for name in _WHOLE if options.get(name)}
+    if connection is None or not theirs:
+        yield
+        return
+    connection.execution_options(**{name: _WHOLE[name] for name in theirs})
+    try:
+        yield
+    finally:
+        connection.execution_options(**theirs)
 
 
 def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> AsyncCaller:

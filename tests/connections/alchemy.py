@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.connections.caller import SYNC, AsyncCaller, Caller, Row, SyncCaller
 
 Opener = Callable[[str], AbstractAsyncContextManager[Caller]]
+#: Options of one statement that undo those of an engine.
+WHOLE = {"stream_results": False, "yield_per": None}
 
 
 def url_for(driver: str, url: str) -> str:
@@ -31,7 +33,7 @@ class AlchemyAsync(AsyncCaller):
     async def _execute(self, statement: str) -> list[Row]:
         # Past SQLModel, whose own execute() warns.
         run = AsyncSession.execute if isinstance(self.session, AsyncSession) else type(self.session).execute
-        return _tuples(await run(self.session, text(statement), execution_options={"stream_results": False}))
+        return _tuples(await run(self.session, text(statement), execution_options=WHOLE))
 
     @property
     def given(self) -> Any:
@@ -42,7 +44,7 @@ class AlchemySync(SyncCaller):
     def _execute(self, statement: str) -> list[Row]:
         session = self.given
         run = Session.execute if isinstance(session, Session) else type(session).execute
-        return _tuples(run(session, text(statement), execution_options={"stream_results": False}))
+        return _tuples(run(session, text(statement), execution_options=WHOLE))
 
     @property
     def given(self) -> Any:
