@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from inspect import iscoroutine
 from typing import Any, Protocol, cast
 
 import psycopg
@@ -182,8 +183,8 @@ def _whole(connection: Connection | None) -> Iterator[None]:
 def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, reading: bool = False) -> AsyncCaller:
     """Return the adapter of an async connection or session.
 
-    Raises ``error`` for anything else, and for an SQLAlchemy connection outside a transaction unless ``reading``:
-    what it wrote there would be rolled back in silence.
+    Raises ``error`` for anything else, for an SQLAlchemy connection that is not open yet, and for one outside a
+    transaction unless ``reading``: what it wrote there would be rolled back in silence.
     """
     if isinstance(session, async_scoped_session):
         session = session()
@@ -192,6 +193,8 @@ def async_caller(session: Any, *, error: type[AkadzeError] = EnqueueError, readi
         return _AlchemyAsyncSession(session)
     if isinstance(session, AsyncConnection):
         _check_dialect(session, error)
+        if session.sync_connection is None:
+            raise error(_NOT_STARTED)
         if not reading and not session.in_transaction():
             raise error(_NO_TRANSACTION.format(begin="async with engine.begin() as connection"))
         return _AlchemyAsync(session)
@@ -271,6 +274,11 @@ _NO_TRANSACTION = (
     "or begin() on the connection first"
 )
 
+_NOT_STARTED = (
+    "the SQLAlchemy AsyncConnection has not been started: await it, or use async with (async with engine.begin() as "
+    "connection), before it is passed here"
+)
+
 _OTHER_DATABASE = (
     "the session belongs to a {kind} database: akadze keeps its jobs in PostgreSQL, pass a session of that"
 )
@@ -303,7 +311,7 @@ def _refusal(given: Any, *, wanted: str, reading: bool = False) -> str:
     elif wanted == "async" and is_sync_session(given):
         advice = "it is a blocking one: use the call of the same name in akadze.sync, or pass " + taken
     else:
-        advice = "pass " + taken
+        advice = _to_open(given) + "pass " + taken
     return f"{_named(given)} cannot be used as a session here: {advice}"
 
 
@@ -312,7 +320,20 @@ def refuse_session(session: Any) -> EnqueueError:
     if isinstance(session, AsyncEngine | Engine) or _is_any_pool(session):
         return EnqueueError(_refusal(session, wanted="sync"))
     named = _named(session)
-    return EnqueueError(f"{named} cannot be used as a session here: pass {_TAKEN['async']}, or {_TAKEN['sync']}")
+    taken = f"{_to_open(session)}pass {_TAKEN['async']}, or {_TAKEN['sync']}"
+    return EnqueueError(f"{named} cannot be used as a session here: {taken}")
+
+
+def _to_open(given: Any) -> str:
+    # A coroutine, or what engine.begin() returns: the await or the with is forgotten. Connections can execute.
+    kind = type(given)
+    if iscoroutine(given):
+        return "await it and pass what that gives, or "
+    if hasattr(kind, "execute") or hasattr(kind, "cursor"):
+        return ""
+    if hasattr(kind, "__aenter__"):
+        return "enter it (async with ...) and pass what that gives, or "
+    return "enter it (with ...) and pass what that gives, or " if hasattr(kind, "__enter__") else ""
 
 
 def _named(given: Any) -> str:

@@ -217,3 +217,36 @@ async def test_an_async_connection_outside_a_transaction_is_refused(note: Any, d
         with pytest.raises(AkadzeError, match=r"not in a transaction"):
             await ASYNC.set_limit(connection, "k", 1)
     await engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_async_connection_that_was_not_started_is_refused(
+    app: Akadze, note: Any, database_url: str, driver: str
+) -> None:
+    engine = create_async_engine(url_for(driver, database_url))
+    given = engine.connect()
+    with pytest.raises(EnqueueError, match="has not been started: await it, or use async with"):
+        note.using(session=given)
+    for do in [*writing(ASYNC), *reading(ASYNC), lambda given: ASYNC.drain(app, session=given)]:
+        assert "await it, or use async with" in await refused(do, given)
+    async with given:
+        assert not await ASYNC.list_jobs(given)
+    await engine.dispose()
+
+
+async def test_what_is_still_to_be_awaited_or_entered_is_refused_with_a_word_on_that(
+    objects: Any, app: Akadze, note: Any, database_url: str
+) -> None:
+    connecting = psycopg.AsyncConnection.connect(database_url)
+    for given, said in (
+        (connecting, "await it and pass what that gives, or pass "),
+        (app.engine.begin(), "enter it (async with ...) and pass what that gives, or pass "),
+        (getattr(objects, "asyncpg pool").acquire(), "enter it (async with ...) and pass what that gives, or pass "),
+        (app.sync_engine.begin(), "enter it (with ...) and pass what that gives, or pass "),
+    ):
+        with pytest.raises(EnqueueError) as caught:
+            note.using(session=given)
+        assert f"cannot be used as a session here: {said}" in str(caught.value)
+        for calls in (ASYNC, SYNC):
+            assert said in await refused(calls.list_jobs, given)
+    connecting.close()
