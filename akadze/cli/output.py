@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,10 @@ _STYLES: Final = {
 }
 #: Columns that a narrow terminal does not break.
 _WHOLE: Final = ("id", "state", "attempt", "when", "started_at", "heartbeat_at")
+
+#: Columns of a terminal. In fewer, tables would lose their values; such a terminal breaks the lines itself.
+_NARROWEST: Final = 20
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 
 
 class Json(str):
@@ -150,7 +155,8 @@ def _text(value: Any) -> str:
 def _document(value: Any) -> str:
     """One JSON document, an object of a list on a line of its own."""
     if isinstance(value, Json):
-        return value
+        # As in all other values: a stream that is not UTF-8 would write them in a way that JSON does not know.
+        return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(key)}: {_document(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -267,4 +273,6 @@ def _print(table: Any, beneath: Sequence[Sequence[str]] = (), note: str | None =
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False)
+    console.width = max(console.width, _NARROWEST)
+    return console

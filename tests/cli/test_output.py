@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
 
 from akadze.cli import output
 from tests.cli.conftest import Cli, Table
@@ -85,6 +86,45 @@ def test_json_from_the_database_keeps_its_digits() -> None:
     assert output._document(row) == (
         '{"args": {"n": 12345678901234567890.10}, "at": "2026-03-01T00:00:00+00:00", "w": 60}'
     )
+
+
+def test_json_from_the_database_is_written_in_ascii_as_all_else_is() -> None:
+    text = '{"ключ": "é \\\\ 🙂 \\u00e9 \U0010ffff"}'
+    written = output._document({"name": "ü", "meta": output.Json(text)})
+    assert written.isascii()
+    assert r"\ud83d\ude42" in written
+    assert json.loads(written) == {"name": "ü", "meta": json.loads(text)}
+
+
+def test_a_stream_that_takes_ascii_only_gets_json_that_can_be_read(command: Cli, table: Table) -> None:
+    meta = {"k": "é🙂"}
+    errors = [{"error": "E", "message": "ü", "at": "2026-03-01T12:30:00+00:00"}]
+    table.insert(
+        id=1, state="failed", meta=Jsonb(meta), args=Jsonb({"n": "я"}), result=Jsonb(["ж"]), errors=Jsonb(errors)
+    )
+    for arguments in (("list",), ("show", "1", "--args", "--result")):
+        done = command("jobs", *arguments, "--json", environment={"PYTHONIOENCODING": "ascii"})
+        assert (done.code, done.stderr) == (0, "")
+        document = json.loads(done.stdout)
+        row = document[0] if isinstance(document, list) else document
+        assert row["meta"] == meta
+    assert (row["args"], row["result"], row["errors"]) == ({"n": "я"}, ["ж"], errors)
+
+
+@pytest.mark.usefixtures("person")
+@pytest.mark.parametrize("arguments", [*READING[:-1], *WRITING, MIGRATE], ids=" ".join)
+def test_no_terminal_is_too_narrow(cli: Cli, table: Table, arguments: tuple[str, ...]) -> None:
+    for number in (1, 2):
+        table.insert(id=number, state="failed", meta=Jsonb({"tenant": "t" * 30}))
+    table.rows("insert into akadze.limits (key, max_running) values ('k', 1), ('l', 2)")
+    add_worker(table, "mail")
+    shown = []
+    for width in (20, *range(11)):
+        shown.append(cli(*arguments, environment={"COLUMNS": str(width)}))
+        assert (shown[-1].code, shown[-1].stderr, bool(shown[-1].stdout)) == (0, "", True)
+        table.rows("update akadze.jobs set state = 'failed', cancel_requested_at = null")
+    if arguments != ("workers", "list"):  # which tells the time since the last beat
+        assert {result.stdout for result in shown} == {shown[0].stdout}
 
 
 def test_an_error_is_one_line_without_a_password(capsys: pytest.CaptureFixture[str]) -> None:
