@@ -7,12 +7,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from akadze._connections import driver_connection
+from akadze._sqlstates import first_line
 from akadze._statement import statement
-from akadze._urls import libpq_url, sqlalchemy_url
+from akadze._urls import libpq_url, sqlalchemy_url, without_password
 from akadze._worker.wire import Wire
 from akadze.errors import AkadzeError
 
@@ -187,5 +189,15 @@ class HeldRaw:
 
 
 def listen_url() -> str | None:
-    """Return the URL that the listener connects to, where it is another one than the engine's."""
-    return os.environ.get("AKADZE_LISTEN_URL") or None
+    """Return the URL that the listener connects to, where it is another one than the engine's.
+
+    Raises AkadzeError for a malformed one; it never shows a password.
+    """
+    url = os.environ.get("AKADZE_LISTEN_URL")
+    if not url:
+        return None
+    try:
+        conninfo_to_dict(libpq_url(url))
+    except (AkadzeError, psycopg.ProgrammingError) as error:
+        raise AkadzeError(f"AKADZE_LISTEN_URL cannot be used: {without_password(first_line(error))}") from None
+    return url

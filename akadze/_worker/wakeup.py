@@ -31,7 +31,8 @@ class Wakeup:
     """Listens on a connection of its own and calls ``wake`` for notifications of the worker's queues.
 
     ``works`` tells whether notifications arrive. A worker tests its own listening by notifying itself; where nothing
-    arrives (a pooler in transaction mode) it says so once, and the worker polls.
+    arrives (a pooler in transaction mode) it says so once, and the worker polls. Raises AkadzeError for a malformed
+    AKADZE_LISTEN_URL.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class Wakeup:
         self._wake = wake
         # No queue has this name: it holds a line feed and this worker's id.
         self._test = f"akadze.test\n{worker_id}"
+        # Read here, so that a malformed one is told before anything is claimed.
+        self._url = listen_url()
         self._said = False
         self.works = False
 
@@ -58,7 +61,7 @@ class Wakeup:
         while True:
             try:
                 async with asyncio.timeout(_LOST):
-                    held = await HeldRaw.open(self._app.engine, url=listen_url())
+                    held = await HeldRaw.open(self._app.engine, url=self._url)
                 try:
                     await self._listen(held, outage)
                 finally:

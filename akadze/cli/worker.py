@@ -106,6 +106,11 @@ def worker(
     if database_url:
         connectable(database_url)
         os.environ[DATABASE_URL] = database_url
+    if not no_notify and os.environ.get("AKADZE_LISTEN_URL"):
+        from akadze._worker.connect import listen_url
+
+        with checking():
+            listen_url()
     if processes > 1:
         from akadze._worker.processes import Supervisor, command_of
 

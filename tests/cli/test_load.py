@@ -149,6 +149,29 @@ def test_a_malformed_option_of_worker_is_wrong_use(cli: Cli, options: list[str],
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("garbage", "the database URL has no scheme that akadze knows"),
+        ("mysql://ada:secret@db/app", "the database URL begins with mysql://"),
+        ("postgresql://ada:secret@db:port/app", "the port in the database URL is not a number"),
+        ("postgresql://ada:secret@db/app?nosuch=1", 'invalid URI query parameter: "nosuch"'),
+    ],
+)
+def test_a_malformed_url_to_listen_on_is_wrong_use(cli: Cli, url: str, said: str, processes: list[str]) -> None:
+    result = cli("worker", "good:app", *processes, environment={"AKADZE_LISTEN_URL": url})
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: AKADZE_LISTEN_URL cannot be used: {said}")
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
+
+
+def test_a_malformed_url_to_listen_on_is_nobodys_where_nothing_listens(cli: Cli) -> None:
+    result = cli("worker", "good:app", "--no-notify", "--slots", "0", environment={"AKADZE_LISTEN_URL": "garbage"})
+    assert (result.code, result.stderr[:16]) == (2, "error: slots is ")
+
+
 ENGINE = """
 import os
 from akadze import Akadze

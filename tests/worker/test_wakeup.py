@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from akadze import Akadze, Retry, Snooze, current, requeue, resume_queue
+from akadze import Akadze, AkadzeError, Retry, Snooze, Worker, current, requeue, resume_queue
 from akadze._worker.exchange import Exchange, Survey
 from akadze._worker.loop import Loop
 from akadze.task import Task
@@ -269,6 +269,21 @@ async def test_the_listener_connects_to_a_url_of_its_own_where_one_is_given(
     await asleep(served, table)
     assert await table.value(f"select count(*) {SESSIONS} and application_name = 'the listener'") == 1
     assert (await table.ended(await enqueue(task)))["state"] == "succeeded"
+
+
+async def test_a_malformed_url_to_listen_on_is_told_before_anything_is_claimed(
+    app: Akadze, task: Task[[]], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enqueue(task)
+    for url in ("ada:secret", "postgresql://ada:secret@db/app?nosuch=1"):
+        monkeypatch.setenv("AKADZE_LISTEN_URL", url)
+        with pytest.raises(AkadzeError, match=r"^AKADZE_LISTEN_URL cannot be used: ") as raised:
+            await Worker(app, poll_interval=timedelta(seconds=0.05)).serve(asyncio.Event())
+        assert "secret" not in str(raised.value)
+    assert await table.value("select run_count from akadze.jobs") == 0
+    stop = asyncio.Event()
+    stop.set()
+    await Worker(app, notify=False).serve(stop)
 
 
 async def test_a_worker_whose_connections_pass_no_notifications_on_says_so_once_and_polls(

@@ -57,6 +57,9 @@ def test_they_pass_on_each_driver_and_option_of_djangos_connection(manage: Manag
 def test_wrong_use_of_a_command_ends_with_2_and_a_line(manage: Manage) -> None:
     printed = manage("akadze_worker", "--slots", "0", code=2)
     assert printed == "CommandError: slots is 0: it must be a whole number from 1 to 10000\n"
+    printed = manage("akadze_worker", code=2, environment={"AKADZE_LISTEN_URL": "postgresql://ada:secret@db:port/app"})
+    assert printed.startswith("CommandError: AKADZE_LISTEN_URL cannot be used: the port in the database URL is not a")
+    assert "secret" not in printed
     assert manage("akadze_migrate", "--database", "notes", code=2).startswith("CommandError: DATABASES['notes']")
 
 

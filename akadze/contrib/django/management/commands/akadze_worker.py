@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from akadze._worker.connect import listen_url
 from akadze.cli.logs import LEVELS, prepare_logs, settle_logs
 from akadze.cli.process import serve
 from akadze.contrib.django._app import get_app
@@ -76,6 +77,8 @@ class Command(BaseCommand):
         settle_logs(handler, options["log_level"])
         given = {name: options[name] for name in ("slots", *_DURATIONS) if options[name] is not None}
         with telling_errors():
+            if not options["no_notify"]:
+                listen_url()
             worker = Worker(
                 app,
                 queues=options["queue"] or sorted({*Worker(app).queues, *_queues_of_tasks()}),
