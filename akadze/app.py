@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from threading import Lock
 from typing import Any, ParamSpec
@@ -163,8 +163,11 @@ class Akadze:
         """Import each module and call its ``register(app)``.
 
         Modules own registration (``@app.task``, ``@app.periodic``, ``app.register``). There is no package walk and no
-        import-for-side-effect convention. Raises AkadzeError for a module without a callable ``register``.
+        import-for-side-effect convention. Raises AkadzeError for a module without a callable ``register``, and for what
+        is no full name of a module; an error of the import comes out as it is.
         """
+        for module in modules:
+            _check_module_name(module)
         for module in modules:
             register = getattr(importlib.import_module(module), "register", None)
             if not callable(register):
@@ -306,7 +309,12 @@ class Akadze:
         )
 
     def add_schedules(self, specs: Sequence[ScheduleSpec | Mapping[str, object]]) -> None:
-        """Attach many schedules from already-parsed specs: all of them, or none if one is wrong. Returns nothing."""
+        """Attach many schedules from already-parsed specs: all of them, or none if one is wrong. Returns nothing.
+
+        Raises AkadzeError as ``add_schedule`` does, and for what is no list of specs.
+        """
+        if isinstance(specs, Mapping | str | bytes) or not isinstance(specs, Iterable):
+            raise AkadzeError(f"specs is {with_article(type(specs))}: give a list of ScheduleSpecs or of mappings")
         schedules = []
         for spec in map(read_spec, specs):
             task = self.tasks.get(check_name("a task's name", spec.name))
@@ -348,6 +356,13 @@ def _check_named(name: object, decorator: str) -> None:
             f'a task\'s name must be a str, not {with_article(type(name))}: write @app.{decorator}("name") above it'
         )
     check_name("a task's name", name)
+
+
+def _check_module_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise AkadzeError(f"a module to include is {with_article(type(name))}: give its full name, a str")
+    if not name or name.startswith("."):
+        raise AkadzeError(f"a module to include is {shown(name)}: give its full name, for example 'project.tasks'")
 
 
 def _check_runs_alone(task: Task[Any]) -> None:

@@ -121,7 +121,7 @@ class BoundTask(Generic[P]):
         if self._new.unique_key is not None:
             raise EnqueueError("unique_key applies to one job: leave it out here, or enqueue the jobs one by one")
         caller = sync_caller(self._session)
-        if isinstance(items, Mapping) and items:
+        if (isinstance(items, Mapping) and items) or not _is_iterable(items):
             raise EnqueueError(f"items is {with_article(type(items))}: give a list of mappings, one for each job")
         texts = self._task.arguments.all_to_json(items)
         if not texts:
@@ -160,6 +160,11 @@ class BoundTask(Generic[P]):
 def _announce(caller: SyncCaller, hooks: list[Any], job: Job) -> None:
     for hook in hooks:
         sync_call_hook(hook, caller.connection, job)
+
+
+def _is_iterable(items: object) -> bool:
+    # Not by iter(): a TypeError of the caller's own __iter__ has to come out as it is.
+    return isinstance(items, Iterable) or hasattr(type(items), "__getitem__")
 
 
 def _checked_size(text: str) -> str:

@@ -147,6 +147,43 @@ async def test_an_iterable_that_raises_leaves_no_job(engine: Engine, note: Any, 
     assert await numbers(rows) == []
 
 
+@pytest.mark.parametrize(("nothing", "named"), [(None, "None"), (5, "an int"), (list, "a type")])
+async def test_what_cannot_be_iterated_is_refused(
+    nothing: Any, named: str, engine: Engine, note: Any, rows: Rows
+) -> None:
+    async with engine.begin() as connection:
+        with pytest.raises(EnqueueError, match=f"^items is {named}: give a list of mappings, one for each job$"):
+            await note.using(session=connection).enqueue_many(nothing)
+        await note.using(session=connection).enqueue_many(Items())
+    assert await numbers(rows) == [0, 1]
+
+
+class Items:
+    """An iterable by the old protocol, which has no __iter__."""
+
+    def __getitem__(self, number: int) -> dict[str, int]:
+        if number > 1:
+            raise IndexError
+        return {"n": number}
+
+
+class Unready:
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        raise TypeError("the caller's own")
+
+
+async def test_an_error_of_the_items_own_comes_out_as_it_is(engine: Engine, note: Any, rows: Rows) -> None:
+    def broken() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        raise TypeError("the caller's own")
+
+    async with engine.begin() as connection:
+        for items in (broken(), Unready()):
+            with pytest.raises(TypeError, match=r"^the caller's own$"):
+                await note.using(session=connection).enqueue_many(items)
+    assert await numbers(rows) == []
+
+
 async def test_a_unique_key_is_for_one_job(engine: Engine, note: Any, rows: Rows) -> None:
     async with engine.begin() as connection:
         for items in ([{"n": 1}], []):

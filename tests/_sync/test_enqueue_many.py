@@ -148,6 +148,41 @@ def test_an_iterable_that_raises_leaves_no_job(engine: Engine, note: Any, rows: 
     assert numbers(rows) == []
 
 
+@pytest.mark.parametrize(("nothing", "named"), [(None, "None"), (5, "an int"), (list, "a type")])
+def test_what_cannot_be_iterated_is_refused(nothing: Any, named: str, engine: Engine, note: Any, rows: Rows) -> None:
+    with engine.begin() as connection:
+        with pytest.raises(EnqueueError, match=f"^items is {named}: give a list of mappings, one for each job$"):
+            note.using(session=connection).enqueue_many(nothing)
+        note.using(session=connection).enqueue_many(Items())
+    assert numbers(rows) == [0, 1]
+
+
+class Items:
+    """An iterable by the old protocol, which has no __iter__."""
+
+    def __getitem__(self, number: int) -> dict[str, int]:
+        if number > 1:
+            raise IndexError
+        return {"n": number}
+
+
+class Unready:
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        raise TypeError("the caller's own")
+
+
+def test_an_error_of_the_items_own_comes_out_as_it_is(engine: Engine, note: Any, rows: Rows) -> None:
+    def broken() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        raise TypeError("the caller's own")
+
+    with engine.begin() as connection:
+        for items in (broken(), Unready()):
+            with pytest.raises(TypeError, match=r"^the caller's own$"):
+                note.using(session=connection).enqueue_many(items)
+    assert numbers(rows) == []
+
+
 def test_a_unique_key_is_for_one_job(engine: Engine, note: Any, rows: Rows) -> None:
     with engine.begin() as connection:
         for items in ([{"n": 1}], []):

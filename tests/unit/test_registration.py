@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -241,6 +242,15 @@ def test_an_error_of_an_included_module_comes_out_as_it_is(
         app.include("included_broken")
     with pytest.raises(ModuleNotFoundError, match="included_nowhere"):
         app.include("included_nowhere")
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [(None, "None"), (5, "an int"), (sys, "a module"), (["a", "b"], "a list"), ("", "''"), (".tasks", "'.tasks'")],
+)
+def test_what_is_no_full_name_of_a_module_cannot_be_included(app: Akadze, module: Any, named: str) -> None:
+    with pytest.raises(AkadzeError, match=rf"^a module to include is {re.escape(named)}: give its full name"):
+        app.include("included_nowhere", module)
 
 
 @pytest.mark.parametrize("call", ["enqueue", "enqueue_many", "delay", "apply_async"])

@@ -149,6 +149,24 @@ def test_a_schedule_of_a_task_that_is_not_registered_or_needs_arguments_is_refus
 # Specs.
 
 
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        (5, "an int"),
+        (None, "None"),
+        ("known", "a str"),
+        ({"name": "known", "every": MINUTE}, "a dict"),
+        (ScheduleSpec("known", every=MINUTE), "a ScheduleSpec"),
+    ],
+)
+def test_what_is_no_list_of_specs_is_refused(app: Akadze, specs: Any, named: str) -> None:
+    with pytest.raises(AkadzeError, match=f"^specs is {named}: give a list of ScheduleSpecs or of mappings$"):
+        app.add_schedules(specs)
+    assert app._schedules == []
+    app.add_schedules(spec for spec in [ScheduleSpec("known", every=MINUTE)])  # type: ignore[arg-type]  # an iterator will do
+    assert len(app._schedules) == 1
+
+
 def test_a_spec_may_be_a_mapping() -> None:
     spec = ScheduleSpec(name="report", cron="0 6 * * *", queue="slow", timezone="Europe/Paris")
     assert read_spec(spec) is spec
