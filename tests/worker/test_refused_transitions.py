@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from akadze import Akadze, current
+from akadze import Akadze, current, set_limit
 from akadze.job import Job
 from tests.families import few
 from tests.waiting import until
@@ -359,3 +359,37 @@ async def test_a_hook_that_ends_the_transaction_hurts_its_own_job_only(
     refused = state == "running" and end != "commit"
     assert sorted(runs) == [n for n in range(5) if n != 2 or not refused]
     assert served.up
+
+
+async def _at_once() -> None:
+    pass
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("most", [1, 2])
+async def test_a_job_whose_end_is_refused_counts_for_its_limit_in_the_same_exchange(
+    app: Akadze, table: Table, serve: Serve, database_url: str, fair: bool, most: int
+) -> None:
+    """Its slot was to be another's, with the end that did not come."""
+    begun: list[int] = []
+
+    async def hook(connection: Any, job: Job, before: str, after: str) -> None:
+        if after == "succeeded" and job.task == "first":
+            raise ValueError("refused")
+
+    app.hooks.on_transition.append(hook)
+    first, free = app.register(_at_once, name="first"), app.register(_at_once, name="free")
+
+    @app.task("second")
+    async def second() -> None:
+        begun.append(current().job.id)
+
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
+        await set_limit(connection, "k", most)
+    stuck = [await enqueue(first, limit_key="k", priority=1) for _ in range(most)]
+    await enqueue_many(second, [{}] * 5, limit_key="k")
+    served = await serve(slots=10, fair=fair)
+    await table.ended(await enqueue(free))
+    assert [row["state"] for row in await table.jobs(*stuck)] == ["running"] * most
+    await served.stop()
+    assert begun == []
