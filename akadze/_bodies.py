@@ -225,15 +225,27 @@ def _on_own_loop(body: Awaitable[Any]) -> Any:
 
 def _run_in_helper_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     outcome: list[Any] = []
+    running: list[asyncio.Task[Any]] = []
     context = copy_context()
+
+    async def noted() -> Any:
+        running.extend(filter(None, [asyncio.current_task()]))
+        return await body()
 
     def run() -> None:
         with asyncio.Runner() as runner:
-            outcome.append(run_through(runner, body()))
+            outcome.append(run_through(runner, noted()))
 
     thread = threading.Thread(target=lambda: context.run(run), name="akadze-drain", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:  # Ctrl-C in the test run: its job goes back to the queue, so it does not go on
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            for task in running:
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        thread.join(_TO_END)
+        raise
     return outcome[0]
 
 

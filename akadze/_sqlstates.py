@@ -83,9 +83,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Tell whether the server refused a value: data exceptions and exceeded limits."""
+    """Tell whether the server or the driver refused a value: data exceptions, exceeded limits, a foreign character."""
     code = sqlstate(error)
-    return isinstance(driver_error(error), psycopg.DataError) or (code is not None and code.startswith(("22", "54")))
+    return isinstance(driver_error(error), (psycopg.DataError, UnicodeEncodeError)) or (
+        code is not None and code.startswith(("22", "54"))
+    )
 
 
 def is_memory_short(error: BaseException) -> bool:

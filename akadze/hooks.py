@@ -119,13 +119,25 @@ def called(hook: Hook, *arguments: Any) -> Any:
     try:
         return hook(*arguments)
     except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        if _takes(hook, arguments, error):
             raise  # it comes from inside
         given = ", ".join(type(argument).__name__ for argument in arguments)
         raise HookMisfit(
             f"the hook {name_of(hook)} cannot be called with ({given}): give it the parameters that akadze.hooks.Hooks "
             "says"
         ) from None
+
+
+def _takes(hook: Hook, arguments: Sequence[Any], error: TypeError) -> bool:
+    try:
+        signature = inspect.signature(hook)  # of what a decorator wraps, too
+    except (TypeError, ValueError):
+        return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 async def async_call_hook(hook: Hook, *arguments: Any) -> None:

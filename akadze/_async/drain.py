@@ -77,9 +77,12 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
         )
         hooks = app.hooks.on_transition
     worker_id = uuid4()
-    await _register(app, joined, worker_id)
     try:
+        await _register(app, joined, worker_id)
         await _run_ready(app, joined, worker_id, runs, hooks)
+        await _unregister(app, joined, worker_id)
+    except GeneratorExit:
+        raise  # nothing can be awaited any more
     except BaseException as error:
         with suppress(Exception):  # what has happened is told, not that a broken session takes nothing more
             if not isinstance(error, Exception):  # cancelled, or interrupted by Ctrl-C
@@ -88,7 +91,6 @@ async def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnyAsyncS
         if isinstance(error, Spoilt):
             raise error.error from error.error.__cause__
         raise
-    await _unregister(app, joined, worker_id)
 
 
 async def _run_ready(app: Akadze, joined: AsyncCaller | None, worker_id: UUID, runs: int, hooks: Hooks) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 from akadze import _rows
 from akadze._connections import AsyncCaller
 from akadze._log import get_logger
-from akadze._sqlstates import is_connection_lost
+from akadze._sqlstates import is_connection_lost, is_data_error
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
 from akadze.hooks import Spoilt, async_call_watcher, hung_in, told
@@ -75,13 +75,16 @@ async def finish(
         if (job_id, run) in known:
             refused.append((job_id, run))
             continue
+        ended: list[dict[str, Any]] = []
         try:
             async with caller.savepoint():
-                rows = await caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
-                if rows:
-                    await tell(caller, hooks, [job_id], RUNNING, rows[0]["state"])
+                ended = await caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
+                if ended:
+                    await tell(caller, hooks, [job_id], RUNNING, ended[0]["state"])
                     written.append((job_id, run))
         except Exception as error:
+            if not ended and is_data_error(error):
+                raise  # no hook was called: the database refuses the outcome itself
             await _raise_if_spoilt(caller, (job_id, run), error)
             logger.error("job %s stays running: an on_transition hook refused its outcome: %s", job_id, told(error))
             refused.append((job_id, run))

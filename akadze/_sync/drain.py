@@ -75,9 +75,12 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
     )
     hooks = app.hooks.on_transition
     worker_id = uuid4()
-    _register(app, joined, worker_id)
     try:
+        _register(app, joined, worker_id)
         _run_ready(app, joined, worker_id, runs, hooks)
+        _unregister(app, joined, worker_id)
+    except GeneratorExit:
+        raise  # nothing can be awaited any more
     except BaseException as error:
         with suppress(Exception):  # what has happened is told, not that a broken session takes nothing more
             if not isinstance(error, Exception):  # cancelled, or interrupted by Ctrl-C
@@ -86,7 +89,6 @@ def drain(app: Akadze, /, *, limit: int = _DRAIN_LIMIT, session: AnySyncSession 
         if isinstance(error, Spoilt):
             raise error.error from error.error.__cause__
         raise
-    _unregister(app, joined, worker_id)
 
 
 def _run_ready(app: Akadze, joined: SyncCaller | None, worker_id: UUID, runs: int, hooks: Hooks) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 from akadze import _rows
 from akadze._connections import SyncCaller
 from akadze._log import get_logger
-from akadze._sqlstates import is_connection_lost
+from akadze._sqlstates import is_connection_lost, is_data_error
 from akadze._statement import Statement, statement
 from akadze._states import QUEUED, RUNNING
 from akadze.hooks import Spoilt, hung_in, sync_call_watcher, told
@@ -76,13 +76,16 @@ def finish(
         if (job_id, run) in known:
             refused.append((job_id, run))
             continue
+        ended: list[dict[str, Any]] = []
         try:
             with caller.savepoint():
-                rows = caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
-                if rows:
-                    tell(caller, hooks, [job_id], RUNNING, rows[0]["state"])
+                ended = caller.rows(_FINISH_RUNS, outcomes=f"[{outcome}]", worker=str(worker_id))
+                if ended:
+                    tell(caller, hooks, [job_id], RUNNING, ended[0]["state"])
                     written.append((job_id, run))
         except Exception as error:
+            if not ended and is_data_error(error):
+                raise  # no hook was called: the database refuses the outcome itself
             _raise_if_spoilt(caller, (job_id, run), error)
             logger.error("job %s stays running: an on_transition hook refused its outcome: %s", job_id, told(error))
             refused.append((job_id, run))

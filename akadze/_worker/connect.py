@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from akadze._connections import driver_connection
+from akadze._connections import async_caller, driver_connection
 from akadze._sqlstates import first_line
 from akadze._statement import statement
 from akadze._urls import libpq_url, sqlalchemy_url, without_password
@@ -75,8 +75,11 @@ async def check_database(engine: AsyncEngine, held: HeldRaw) -> None:
     """Raise AkadzeError if another driver's engine connects to another database than its URL names, as ``held`` did."""
     if _is_psycopg(engine):
         return
-    async with engine.connect() as connection:
-        [theirs] = (await connection.execute(_FIND_DATABASE.clause)).scalars()
+    connection = await open_held(engine)
+    try:
+        theirs = (await async_caller(connection, reading=True).rows(_FIND_DATABASE))[0]["database"]
+    finally:
+        await close_held(connection)
     [(ours,)] = await held.rows(_FIND_DATABASE)
     if theirs != ours:
         raise AkadzeError(

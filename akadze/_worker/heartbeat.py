@@ -116,9 +116,9 @@ class Heartbeat:
                     ) from error
                 if not is_transient(error):
                     raise
-                most = min(self.left, self._ttl / _TRIES)
-                with self._within(most):
-                    await outage.wait(error, most=most)
+                begun = time.monotonic()
+                seconds = await outage.wait(error, most=min(self.left, self._ttl / _TRIES))
+                self._late = max(self._late, time.monotonic() - begun - seconds)
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:

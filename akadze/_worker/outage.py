@@ -48,12 +48,17 @@ class Outage:
         self._duty = duty
         self._failures = 0
 
-    async def wait(self, error: BaseException, *, most: float = _LONGEST) -> None:
-        """Note a failure and wait before the next try, no longer than ``most`` seconds."""
+    async def wait(self, error: BaseException, *, most: float = _LONGEST) -> float:
+        """Note a failure and wait before the next try, no longer than ``most`` seconds.
+
+        Returns how long it was to be: the loop may have stood still.
+        """
         self._outages.failed(self._duty, error)
         self._failures += 1
         longest = max(0, min(most, _LONGEST, _FIRST * 2 ** min(self._failures - 1, 10)))
-        await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - jitter, no secret
+        seconds: float = longest * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+        await asyncio.sleep(seconds)
+        return seconds
 
     def over(self) -> None:
         """Note a success."""

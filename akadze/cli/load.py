@@ -51,8 +51,10 @@ def check_database(app: Akadze) -> None:
 
     try:
         _ = app.engine
-    except KeyError as error:  # of os.environ, for the most part
-        raise AkadzeError(f"the function that the app has as database_url raised KeyError: {error}") from None
+    except KeyError as error:
+        *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+        if innermost.f_globals.get("__name__") == "os":  # os.environ lacks it
+            raise AkadzeError(f"the app's database_url reads the variable {error}, which is not set") from None
     except Exception as error:
         if isinstance(error, AkadzeError) and _is_of_akadze(error):
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,10 @@ APP = "from akadze import Akadze\napp = Akadze(database_url='postgresql://ada:se
 
 
 @pytest.fixture(autouse=True)
-def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with modules, which is the current directory; what is imported from it is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     (tmp_path / "good.py").write_text(f"{APP}other = Akadze(database_url='postgresql:///b')\nnumber = 7\n")
     (tmp_path / "bare.py").write_text("app = None\n")
@@ -28,6 +28,11 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder" / "syntax.py").write_text("def (:\n")
     (tmp_path / "folder" / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "folder" / "telling.py").write_text("raise ValueError('postgresql://ada:secret@db/app')\n")
+    yield
+    # Only these: a second import of SQLAlchemy's dialects would register their functions again.
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(

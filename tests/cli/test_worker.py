@@ -242,8 +242,9 @@ def test_an_app_without_tasks_stops_the_worker_at_its_start(start_worker: Starte
         (
             "os.environ['AKADZE_NOSUCH']",
             2,
-            "the function that the app has as database_url raised KeyError: 'AKADZE_NOS",
+            "the app's database_url reads the variable 'AKADZE_NOSUCH', which is not set",
         ),
+        ("{}['nosuch']", 1, "KeyError: 'nosuch'"),
         ("str(1 / 0)", 1, "ZeroDivisionError: division by zero"),
     ],
 )

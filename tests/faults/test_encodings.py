@@ -52,7 +52,8 @@ async def _returns() -> str:
     return "5 €"
 
 
-@pytest.mark.parametrize("runner", ["worker", "drain", "sync drain"])
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("runner", ["worker", "drain", "sync drain", "drain on a session"])
 @pytest.mark.parametrize(
     ("body", "state", "name", "said"),
     [
@@ -64,9 +65,13 @@ async def _returns() -> str:
     ],
 )
 async def test_an_outcome_that_the_encoding_does_not_have_keeps_its_meaning(
-    table: Table, server_url: str, runner: str, body: Any, state: str, name: str, said: str
+    table: Table, server_url: str, runner: str, body: Any, state: str, name: str, said: str, hooked: bool
 ) -> None:
-    app = Akadze(database_url=with_database(server_url, DATABASE))
+    url = with_database(server_url, DATABASE)
+    app = Akadze(database_url=url)
+    moves: list[str] = []
+    if hooked:
+        app.hooks.on_transition.append(lambda connection, job, before, after: moves.append(after))
     attempts = 1 if name in ("ValueError", "ResultNotJson") else 3
     task = app.register(body, name="task", max_attempts=attempts, backoff=lambda attempt: timedelta(0))
     job_id = await enqueue(task)
@@ -76,6 +81,9 @@ async def test_an_outcome_that_the_encoding_does_not_have_keeps_its_meaning(
             await table.ended(job_id)
     elif runner == "drain":
         await testing.drain(app)
+    elif runner == "drain on a session":
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as session:
+            await testing.drain(app, session=session)
     else:
         await asyncio.to_thread(blocking.drain, app)
     row = await table.job(job_id)
@@ -83,4 +91,5 @@ async def test_an_outcome_that_the_encoding_does_not_have_keeps_its_meaning(
     message = row["errors"][0]["message"]
     assert said in message
     assert len(message) <= 2048
+    assert moves == (["running", state] if hooked else [])
     await app.aclose()

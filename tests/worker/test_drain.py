@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import Any
@@ -89,3 +91,64 @@ async def test_a_drain_that_is_cancelled_hands_its_job_back(
     row = await table.job(job_id)
     assert (row["state"], row["attempt"], row["errors"]) == ("succeeded", 0, [])
     await until(lambda: moves[-1] == ("running", "succeeded"))
+
+
+async def test_a_drain_that_is_cancelled_at_its_end_leaves_no_worker_behind(
+    app: Akadze, database_url: str, table: Table
+) -> None:
+    waiting = "select exists (select from pg_locks where not granted)"
+    app.register(lambda: None, name="task")
+    begun = asyncio.Event()
+    app.hooks.on_transition.append(lambda connection, job, before, after: begun.set())
+    await enqueue(app.tasks["task"])
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        draining = asyncio.create_task(drain(app))
+        await begun.wait()
+        await blocker.execute("lock table akadze.workers in share mode")
+        await table.until(waiting)
+        draining.cancel()
+        await asyncio.sleep(0)
+        await blocker.rollback()
+        with pytest.raises(asyncio.CancelledError):
+            await draining
+    assert await table.value("select count(*) from akadze.workers") == 0
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys
+from akadze import Akadze, current
+from akadze.sync.testing import drain
+
+app = Akadze(database_url=sys.argv[1])
+running = []
+
+@app.task("task")
+async def task():
+    assert not running
+    running.append(1)
+    try:
+        if current().job.run_count == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(600)
+    finally:
+        running.clear()
+
+with app.sync_engine.begin() as connection:
+    task.using(session=connection).enqueue()
+try:
+    drain(app)
+except KeyboardInterrupt:
+    print("interrupted", running)
+drain(app)
+"""
+
+
+async def test_a_blocking_drain_that_is_interrupted_cancels_its_body_and_hands_the_job_back(
+    database_url: str, table: Table
+) -> None:
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", INTERRUPTED, database_url], capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted []\n", "")
+    [row] = await table.rows("select state, run_count, attempt, errors from akadze.jobs")
+    assert tuple(row.values() if isinstance(row, dict) else row) == ("succeeded", 2, 0, [])

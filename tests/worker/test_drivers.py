@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -112,4 +113,28 @@ async def test_an_engine_that_goes_elsewhere_than_its_url_says_is_refused_before
     with pytest.raises(AkadzeError, match=f"the engine of the app connects to the database '{name}', but its URL"):
         await Worker(app).serve(asyncio.Event())
     assert (await table.job(job_id))["state"] == "queued"
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("option", ["stream_results", "yield_per", "a pool that is taken"])
+async def test_a_worker_starts_beside_the_pool_of_an_asyncpg_engine(
+    database_url: str, table: Table, serve: Serve, option: str
+) -> None:
+    url = database_url.replace("postgresql://", "postgresql+asyncpg://")
+    if "pool" in option:
+        engine = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=600)
+    else:
+        engine = create_async_engine(url, execution_options={option: 10})
+    app = Akadze(engine=engine)
+
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    # The helper's own statements would stream, too.
+    job_id = await table.value("insert into akadze.jobs (task) values ('task') returning id")
+    async with engine.connect() if "pool" in option else nullcontext():
+        served = await serve(app)
+        await table.ended(job_id)
+        await served.stop()
     await engine.dispose()

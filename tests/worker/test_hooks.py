@@ -150,6 +150,20 @@ async def test_a_hook_that_cannot_be_called_is_named_in_the_log(
     assert said in caplog.text
 
 
+async def test_a_decorated_hook_that_cannot_be_called_is_named_in_the_log(
+    app: Akadze, table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    @contextmanager
+    def takes_none() -> Iterator[None]:
+        yield
+
+    app.hooks.around_run.append(takes_none)  # type: ignore[arg-type]  # what is tested
+    job_id = await enqueue(app.register(_returns, name="task", max_attempts=1))
+    await testing.drain(app)
+    assert (await table.ended(job_id))["error_names"] == ["HookMisfit"]
+    assert "takes_none cannot be called with (Job)" in caplog.text
+
+
 @pytest.mark.parametrize("runner", ["worker", "drain"])
 async def test_an_on_transition_hook_that_cannot_be_called_is_named_in_the_log(
     app: Akadze, table: Table, serve: Serve, caplog: pytest.LogCaptureFixture, runner: str

@@ -270,7 +270,7 @@ async def test_a_hook_that_fails_leaves_its_slot_open_and_the_other_schedules_al
 
 
 async def test_a_slot_whose_hook_hung_is_tried_again_within_a_small_grace(app: Akadze, tables: Tables) -> None:
-    app.grace = 2 * SECOND
+    app.grace = 40 * SECOND
     for name in ("a", "b"):
         add_task(app, name)
         app.add_schedule(name, every=MINUTE)
@@ -290,8 +290,8 @@ async def test_a_slot_whose_hook_hung_is_tried_again_within_a_small_grace(app: A
     # A pass that leaves a slot alone for a quarter of the grace tells when that is over.
     report = await step(app, NOON, worker)
     assert (report.fired, report.failed) == (1, 0)
-    assert report.next_in <= 0.5
-    await asyncio.sleep(report.next_in)
+    assert report.next_in <= 10
+    worker._hung["a"] -= 10
     assert (await step(app, NOON + SECOND, worker)).fired == 1
     # Once it has fired, it comes last no longer.
     assert (await step(app, NOON + MINUTE, worker)).fired == 2
