@@ -225,16 +225,13 @@ def _on_own_loop(body: Awaitable[Any]) -> Any:
 
 def _run_in_helper_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     outcome: list[Any] = []
-    running: list[asyncio.Task[Any]] = []
+    loops: list[asyncio.AbstractEventLoop] = []
     context = copy_context()
-
-    async def noted() -> Any:
-        running.extend(filter(None, [asyncio.current_task()]))
-        return await body()
 
     def run() -> None:
         with asyncio.Runner() as runner:
-            outcome.append(run_through(runner, noted()))
+            loops.append(runner.get_loop())
+            outcome.append(run_through(runner, body()))
 
     thread = threading.Thread(target=lambda: context.run(run), name="akadze-drain", daemon=True)
     thread.start()
@@ -242,11 +239,16 @@ def _run_in_helper_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         thread.join()
     except BaseException:  # Ctrl-C in the test run: its job goes back to the queue, so it does not go on
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            for task in running:
-                task.get_loop().call_soon_threadsafe(task.cancel)
+            for loop in loops:
+                loop.call_soon_threadsafe(_cancel_all, loop)
         thread.join(_TO_END)
         raise
     return outcome[0]
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
 
 
 async def drain_body_async(run: Any) -> _verdict.Move | None:
