@@ -27,6 +27,7 @@ from akadze import (
     set_limit,
 )
 from akadze.metrics import render_metrics
+from tests.families import few
 
 from .callers import KINDS, Caller
 from .conftest import Rows
@@ -36,7 +37,20 @@ class Undo(Exception):
     pass
 
 
-@pytest.fixture(params=KINDS)
+# The others are of the same classes: they run with --full.
+KEPT = [
+    "sqlalchemy connection",
+    "sqlalchemy connection that streams",
+    "sqlalchemy session",
+    "sqlalchemy scoped session",
+    "psycopg",
+    "psycopg with begin and commit",
+    "psycopg with raw cursors",
+    "psycopg in a pipeline",
+]
+
+
+@pytest.fixture(params=few(KINDS, kept=KEPT))
 async def caller(request: pytest.FixtureRequest, engine: Any, database_url: str, rows: Rows) -> AsyncIterator[Caller]:
     await rows("create table public.orders (name text)")
     await rows("create schema elsewhere")

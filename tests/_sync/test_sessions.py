@@ -26,6 +26,7 @@ from akadze.sync import (
     set_limit,
 )
 from akadze.sync.metrics import render_metrics
+from tests.families import few
 
 from .callers import KINDS, Caller
 from .conftest import Rows
@@ -35,7 +36,20 @@ class Undo(Exception):
     pass
 
 
-@pytest.fixture(params=KINDS)
+# The others are of the same classes: they run with --full.
+KEPT = [
+    "sqlalchemy connection",
+    "sqlalchemy connection that streams",
+    "sqlalchemy session",
+    "sqlalchemy scoped session",
+    "psycopg",
+    "psycopg with begin and commit",
+    "psycopg with raw cursors",
+    "psycopg in a pipeline",
+]
+
+
+@pytest.fixture(params=few(KINDS, kept=KEPT))
 def caller(request: pytest.FixtureRequest, engine: Any, database_url: str, rows: Rows) -> Iterator[Caller]:
     rows("create table public.orders (name text)")
     rows("create schema elsewhere")

@@ -16,6 +16,7 @@ from akadze.cli import output
 from tests.cli.conftest import Cli, Table
 from tests.cli.test_errors import MIGRATE, READING, WRITING
 from tests.cli.test_workers import add_worker
+from tests.families import FULL
 
 WORD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
 
@@ -112,7 +113,11 @@ def test_a_stream_that_takes_ascii_only_gets_json_that_can_be_read(command: Cli,
 
 
 @pytest.mark.usefixtures("person")
-@pytest.mark.parametrize("arguments", [*READING[:-1], *WRITING, MIGRATE], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [*READING[:1], *(pytest.param(one, marks=FULL) for one in (*READING[1:-1], *WRITING, MIGRATE))],
+    ids=" ".join,
+)
 def test_no_terminal_is_too_narrow(cli: Cli, table: Table, arguments: tuple[str, ...]) -> None:
     for number in (1, 2):
         table.insert(id=number, state="failed", meta=Jsonb({"tenant": "t" * 30}))
