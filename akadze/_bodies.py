@@ -226,22 +226,26 @@ def _on_own_loop(body: Awaitable[Any]) -> Any:
 def _run_in_helper_thread(body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     outcome: list[Any] = []
     loops: list[asyncio.AbstractEventLoop] = []
+    interrupted = threading.Event()
     context = copy_context()
 
     def run() -> None:
         with asyncio.Runner() as runner:
             loops.append(runner.get_loop())
-            outcome.append(run_through(runner, body()))
+            if not interrupted.is_set():
+                outcome.append(run_through(runner, body()))
 
     thread = threading.Thread(target=lambda: context.run(run), name="akadze-drain", daemon=True)
-    thread.start()
     try:
+        thread.start()
         thread.join()
     except BaseException:  # Ctrl-C in the test run: its job goes back to the queue, so it does not go on
+        interrupted.set()
         with suppress(RuntimeError):  # the loop has ended meanwhile
             for loop in loops:
                 loop.call_soon_threadsafe(_cancel_all, loop)
-        thread.join(_TO_END)
+        if thread.is_alive():
+            thread.join(_TO_END)
         raise
     return outcome[0]
 

@@ -190,7 +190,8 @@ def _within(seconds: float, hook: Hook) -> Hook:
         except Exception as error:
             if not scope.expired():
                 raise
-            cause = error.__cause__ or error  # that of a timeout tells where the hook was
+            # That of a timeout tells where the hook was; the first Pythons 3.11 have it as the context.
+            cause = error.__cause__ or (error.__context__ if isinstance(error, TimeoutError) else None) or error
         if scope.expired():
             raise HookHung(f"the hook {name_of(hook)} took longer than {seconds:g} s") from cause
 
