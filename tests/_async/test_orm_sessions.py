@@ -8,25 +8,13 @@ import pytest
 from psycopg import AsyncConnection
 from sqlalchemy import event, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from akadze import Akadze, DuplicateJob, EnqueueError
 from akadze.testing import drain
+from tests.models import User
 
 from .conftest import Engine, Rows
 from .table import numbers
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class User(Base):
-    __tablename__ = "users"
-    __table_args__ = {"schema": "public"}  # noqa: RUF012 - as SQLAlchemy documents it
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str]
 
 
 @pytest.fixture

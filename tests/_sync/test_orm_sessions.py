@@ -8,25 +8,14 @@ from typing import Any
 import pytest
 from psycopg import Connection
 from sqlalchemy import event, select, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from akadze import Akadze, DuplicateJob, EnqueueError
 from akadze.sync.testing import drain
+from tests.models import User
 
 from .conftest import Engine, Rows
 from .table import numbers
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class User(Base):
-    __tablename__ = "users"
-    __table_args__ = {"schema": "public"}  # noqa: RUF012 - as SQLAlchemy documents it
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str]
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from akadze import Akadze
 from tests.connections import alchemy
 from tests.connections.caller import Caller
 from tests.connections.conftest import Rows, numbers
+from tests.models import User
 
 OPENERS: dict[str, Any] = {
     "async connection on psycopg": (alchemy.async_connection, "psycopg"),
@@ -91,18 +92,6 @@ async def test_a_hook_that_raises_leaves_no_row_and_all_else_as_it_was(
     await caller.commit()
     assert numbers(rows) == [2]
     assert rows("select name from orders") == []
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class User(Base):
-    __tablename__ = "users"
-    __table_args__ = {"schema": "public"}  # noqa: RUF012 - as SQLAlchemy documents it
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str]
 
 
 async def test_objects_that_a_hook_has_added_leave_a_session_with_its_savepoint(

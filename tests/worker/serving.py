@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from akadze import Akadze, Worker
+from akadze import Akadze, Worker, testing
+from akadze.sync import testing as blocking
 from tests.waiting import PATIENCE, until
 from tests.worker.table import Table
 
@@ -22,6 +23,19 @@ OPTIONS: dict[str, Any] = {
 }
 
 Serve = Callable[..., Awaitable["Served"]]
+
+#: What runs jobs.
+RUNNERS = ["worker", "drain", "sync drain"]
+
+
+async def run_ready(runner: str, app: Akadze, serve: Serve) -> None:
+    """Run what is ready in one of these ways. A worker has only begun when this returns."""
+    if runner == "worker":
+        await serve()
+    elif runner == "drain":
+        await testing.drain(app)
+    else:
+        await asyncio.to_thread(blocking.drain, app)
 
 
 class Served:

@@ -19,7 +19,7 @@ import akadze.testing
 from akadze import Akadze, current
 from akadze.job import Job
 from tests.waiting import until
-from tests.worker.serving import Serve
+from tests.worker.serving import RUNNERS, Serve, run_ready
 from tests.worker.table import Table, enqueue
 
 Run = Callable[[int], Awaitable[dict[str, Any]]]
@@ -27,18 +27,14 @@ Run = Callable[[int], Awaitable[dict[str, Any]]]
 var: ContextVar[str] = ContextVar("var", default="unset")
 
 
-@pytest.fixture(params=["worker", "drain", "blocking drain"])
+@pytest.fixture(params=RUNNERS)
 def run(request: pytest.FixtureRequest, app: Akadze, table: Table, serve: Serve) -> Run:
     """Run the jobs that are ready in one of the ways, and return the row of the one that is named."""
 
     async def run(job_id: int) -> dict[str, Any]:
+        await run_ready(request.param, app, serve)
         if request.param == "worker":
-            await serve()
             await table.in_state(job_id, "succeeded", "failed")
-        elif request.param == "drain":
-            await akadze.testing.drain(app)
-        else:
-            await asyncio.to_thread(akadze.sync.testing.drain, app)
         return await table.job(job_id)
 
     return run

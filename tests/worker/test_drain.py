@@ -150,5 +150,6 @@ async def test_a_blocking_drain_that_is_interrupted_cancels_its_body_and_hands_t
         subprocess.run, [sys.executable, "-c", INTERRUPTED, database_url], capture_output=True, text=True, timeout=120
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted []\n", "")
-    [row] = await table.rows("select state, run_count, attempt, errors from akadze.jobs")
-    assert tuple(row.values() if isinstance(row, dict) else row) == ("succeeded", 2, 0, [])
+    assert await table.rows("select state, run_count, attempt, errors from akadze.jobs") == [
+        {"state": "succeeded", "run_count": 2, "attempt": 0, "errors": []}
+    ]

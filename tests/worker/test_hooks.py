@@ -17,7 +17,7 @@ from akadze.job import Job
 from akadze.sync import testing as blocking
 from tests.families import few
 from tests.waiting import until
-from tests.worker.serving import Serve
+from tests.worker.serving import RUNNERS, Serve, run_ready
 from tests.worker.table import Table, enqueue
 
 
@@ -92,12 +92,7 @@ async def test_hooks_around_a_run_are_inside_its_timeout(
     getattr(app.hooks, moment).append(slow)
     body = _returns if colour == "async" else lambda: "result"
     job_id = await enqueue(app.register(body, name="task", max_attempts=1, timeout=timedelta(seconds=0.1)))
-    if runner == "worker":
-        await serve()
-    elif runner == "drain":
-        await testing.drain(app)
-    else:
-        await asyncio.to_thread(blocking.drain, app)
+    await run_ready(runner, app, serve)
     row = await table.ended(job_id)
     assert (row["state"], row["error_names"]) == ("failed", ["TimeoutError"])
 
@@ -121,7 +116,7 @@ async def test_after_run_is_called_when_the_body_has_returned_and_only_then(
     assert after == (before if called else [])
 
 
-@pytest.mark.parametrize("runner", few(["worker", "drain", "sync drain"], kept=["worker"]))
+@pytest.mark.parametrize("runner", few(RUNNERS, kept=["worker"]))
 @pytest.mark.parametrize("moment", ["before_run", "after_run", "around_run"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_a_hook_that_cannot_be_called_is_named_in_the_log(
@@ -138,12 +133,7 @@ async def test_a_hook_that_cannot_be_called_is_named_in_the_log(
 
     getattr(app.hooks, moment).append(takes_nothing)
     job_id = await enqueue(app.register(_returns if colour == "async" else lambda: None, name="task", max_attempts=1))
-    if runner == "worker":
-        await serve()
-    elif runner == "drain":
-        await testing.drain(app)
-    else:
-        await asyncio.to_thread(blocking.drain, app)
+    await run_ready(runner, app, serve)
     row = await table.ended(job_id)
     assert (row["state"], row["error_names"]) == ("failed", ["HookMisfit"])
     said = "takes_nothing cannot be called with (Job): give it the parameters that akadze.hooks.Hooks says"

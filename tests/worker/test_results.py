@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import threading
 from collections.abc import Iterator
@@ -16,10 +15,9 @@ from uuid import UUID
 import pydantic
 import pytest
 
-from akadze import Akadze, testing
+from akadze import Akadze
 from akadze.job import Job
-from akadze.sync import testing as blocking
-from tests.worker.serving import Serve
+from tests.worker.serving import RUNNERS, Serve, run_ready
 from tests.worker.table import Table, enqueue
 
 
@@ -104,7 +102,7 @@ async def test_a_result_that_cannot_be_stored_is_an_error_and_frees_the_slot(
     assert line == f"job {job_id} of task task: attempt 1 of 1 ended with ResultNotJson, now failed"
 
 
-@pytest.mark.parametrize("runner", ["worker", "drain", "sync drain"])
+@pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("around", [False, True])
 async def test_an_iterator_of_a_plain_function_does_its_work_in_its_thread_and_inside_around_run(
     app: Akadze, table: Table, serve: Serve, around: bool, runner: str
@@ -133,12 +131,7 @@ async def test_an_iterator_of_a_plain_function_does_its_work_in_its_thread_and_i
         return number
 
     job_id = await enqueue(task)
-    if runner == "worker":
-        await serve()
-    elif runner == "drain":
-        await testing.drain(app)
-    else:
-        await asyncio.to_thread(blocking.drain, app)
+    await run_ready(runner, app, serve)
     assert (await table.ended(job_id))["result"] == {"top": [0, 1], "deep": [[0, 1]]}
     assert len(set(threads)) == 1
     assert threads[0] != threading.get_ident()
