@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -84,7 +85,8 @@ def test_a_session_that_holds_a_lock_is_ended(database: Database) -> None:
 
 def test_what_was_there_before_the_tests_stays(database: Database, connection: psycopg.Connection) -> None:
     connection.execute("create table of_the_developer (id int); create schema elsewhere")
-    Database(database.url).reset()
+    with closing(Database(database.url)) as another:
+        another.reset()
     with database.connect() as fresh:
         found = fresh.execute("select to_regclass('public.of_the_developer')::text, to_regnamespace('elsewhere')::text")
         assert found.fetchone() == ("public.of_the_developer", "elsewhere")

@@ -265,7 +265,8 @@ async def test_a_complete_tx_block_of_a_run_that_lost_its_job_is_rolled_back(
             raise
 
     job_id = await enqueue(task)
-    await serve()
+    # Its look for claims whose answer was lost, which would hand a made-up run back, comes no sooner than this.
+    await serve(heartbeat_interval=60, heartbeat_ttl=300)
     await table.in_state(job_id, "running")
     await table.rows("update akadze.jobs set run_count = run_count + 1 where id = %s", job_id)
     before = await table.job(job_id)
