@@ -145,6 +145,8 @@ class Upkeep:
                 logger.warning(
                     "job %s of lost worker %s was taken back, now %s", row["id"], row["worker_id"], row["state"]
                 )
+            if self._fire_is_due():
+                break
         self._lost = True
         return True
 
@@ -152,8 +154,14 @@ class Upkeep:
         for _ in range(_BATCHES):
             if await self._move(partial(cancel_doomed, queues=self._queues), self._uncancelled) is None:
                 return False
+            if self._fire_is_due():
+                break
         self._doomed = True
         return True
+
+    def _fire_is_due(self) -> bool:
+        """Tell whether the schedules have their turn: with slow hooks the batches may take longer than the grace."""
+        return time.monotonic() >= self._next_fire
 
     async def _move(
         self, move: Callable[..., Awaitable[list[dict[str, Any]]]], left_alone: LeftAlone

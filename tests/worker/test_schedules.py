@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any, LiteralString
 
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import event, text
 
 from akadze import Akadze
+from akadze._worker import upkeep
 from akadze._worker.schedules import Schedules
 from akadze.job import Job
 from tests.worker.firing import MINUTE, NOON, SECOND, Tables, add_task, held_in_a_hook, jobs, look_at, marks, step
@@ -350,3 +352,25 @@ async def test_a_fire_wakes_a_worker_of_its_queue_that_sleeps(
     tables.execute("select pg_notify('akadze', 'end of test')")
     payloads = [notice.payload for notice in tables.notifies(timeout=5, stop_after=told + 1)]
     assert payloads == ["reports"] * told + ["end of test"]
+
+
+# Beside other duties.
+
+
+async def test_a_fire_does_not_wait_for_the_slow_hooks_of_many_jobs(
+    app: Akadze, tables: Tables, table: Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten batches of expired jobs would take longer than the grace, and the slot would be lost."""
+
+    async def slow(*_: object) -> None:
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(upkeep, "LONGEST", 0.5)
+    app.hooks.on_transition.append(slow)
+    app.grace = 2 * SECOND
+    add_task(app)
+    tables.execute("insert into akadze.jobs (task, expires_at) select 'mail', now() from generate_series(1, 1000)")
+    app.add_schedule("report", every=(int(time.time()) + 2) * SECOND)  # one slot, two seconds from now
+    await serve()
+    await table.until("select exists (select from akadze.jobs where task = 'report')")
+    assert tables.execute("select from akadze.jobs where task = 'mail' and state = 'queued' limit 1").rowcount == 1
