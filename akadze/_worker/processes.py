@@ -27,7 +27,7 @@ _STARTED: Final = 5.0
 _STARTING: Final = 30.0
 #: Failed starts in a row, over all processes together, after which the supervisor gives up; times their number.
 _GIVE_UP: Final = 3
-#: What the children get for the first signal, the second, and so on in turn; they take either for the other.
+#: What the children get for the first signal, the second, and so on in turn, beginning with the one that came first.
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds before a process that died is replaced, at first; doubled each time that as many starts have failed as there
 #: are processes.
@@ -43,6 +43,7 @@ class Supervisor:
         self._children: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
         self._events: SimpleQueue[int | subprocess.Popen[bytes]] = SimpleQueue()
         self._signals = 0
+        self._first = signal.SIGTERM
         self._failed = 0
         self._code = 0
 
@@ -58,6 +59,7 @@ class Supervisor:
             while self._children:
                 event = self._events.get()
                 if isinstance(event, int):
+                    self._first = self._first if self._signals else signal.Signals(event)
                     self._pass_on()
                 else:
                     self._ended(event, reading)
@@ -83,7 +85,8 @@ class Supervisor:
 
     def _pass_on(self) -> None:
         # Two signals of one number are one to a process that had no time for the first; of two numbers they stay two.
-        number = _PASSED_ON[self._signals % len(_PASSED_ON)]
+        # A child takes a second one of the first number for the same request, which systemd has sent to it, too.
+        number = _PASSED_ON[(_PASSED_ON.index(self._first) + self._signals) % len(_PASSED_ON)]
         self._signals += 1
         for child, _ in self._children.values():
             child.send_signal(number)
@@ -118,11 +121,11 @@ class Supervisor:
             self._events.put(event)
 
 
-def end_with_supervisor() -> None:
-    """In a child: ask this process to stop when its supervisor is gone, however it went."""
+def end_with_supervisor() -> bool:
+    """In a child: ask this process to stop when its supervisor is gone, however it went. Tell whether it has one."""
     given = os.environ.pop(_LIFELINE, None)
     if given is None:
-        return
+        return False
     lifeline = int(given)
     os.set_inheritable(lifeline, False)
 
@@ -131,6 +134,7 @@ def end_with_supervisor() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="akadze-lifeline", daemon=True).start()
+    return True
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:

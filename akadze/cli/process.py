@@ -30,19 +30,19 @@ _TO_END: Final = 3.0
 _TO_FLUSH: Final = 1.0
 
 
-def serve(worker: Worker) -> int:
+def serve(worker: Worker, *, supervised: bool = False) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code: 0 after a clean stop, 1 after an error, which is told.
 
-    The process has to end afterwards, and is ended if something holds it up.
+    The process has to end afterwards, and is ended if something holds it up. ``supervised``: by ``Supervisor``.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return run_through(runner, _serve(worker))
+        return run_through(runner, _serve(worker, supervised=supervised))
 
 
-async def _serve(worker: Worker) -> int:
+async def _serve(worker: Worker, *, supervised: bool) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    watch_signals(loop, stop.set, worker.hurry)
+    watch_signals(loop, stop.set, worker.hurry, supervised=supervised)
     code = 1
     try:
         await worker.serve(stop)

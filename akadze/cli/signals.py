@@ -15,27 +15,32 @@ from typing import Final
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def watch_signals(loop: AbstractEventLoop, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
-    """Call ``stop`` on the loop at the first signal and ``hurry`` at each further one; nothing else happens in them."""
-    received = 0
+def watch_signals(
+    loop: AbstractEventLoop, stop: Callable[[], None], hurry: Callable[[], None], *, supervised: bool = False
+) -> None:
+    """Call ``stop`` on the loop at the first signal and ``hurry`` at each further one; nothing else happens in them.
+
+    ``supervised``: the signals are passed on by akadze's own supervisor, the second as another number than the first.
+    One of the same number is the first once more: systemd sends it to all processes of a service.
+    """
+    received: list[int] = []
     _leave_to_children()
 
-    def on_signal() -> None:
-        nonlocal received
-        received += 1
-        if received == 1:
+    def on_signal(number: int) -> None:
+        received.append(number)
+        if len(received) == 1:
             stop()
-        else:
+        elif not supervised or number != received[0]:
             hurry()
 
     for number in _SIGNALS:
         try:
-            loop.add_signal_handler(number, on_signal)
+            loop.add_signal_handler(number, on_signal, number)
         except (NotImplementedError, ValueError, RuntimeError):
             # Not on Windows' loops. What the interpreter runs may come between any two steps of the loop's own.
-            def pass_on(_number: int, _frame: FrameType | None) -> None:
+            def pass_on(received_number: int, _frame: FrameType | None) -> None:
                 with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(on_signal)
+                    loop.call_soon_threadsafe(on_signal, received_number)
 
             signal.signal(number, pass_on)
 

@@ -121,7 +121,7 @@ def worker(
     from akadze.cli.load import check_database, load_app
     from akadze.cli.process import serve
 
-    end_with_supervisor()
+    supervised = end_with_supervisor()
     handler = prepare_logs()
     loaded = load_app(app)
     settle_logs(handler, log_level)
@@ -141,4 +141,4 @@ def worker(
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         chosen = Worker(loaded, fair=fair, notify=not no_notify, **options)
         check_database(loaded)
-    raise typer.Exit(serve(chosen))
+    raise typer.Exit(serve(chosen, supervised=supervised))

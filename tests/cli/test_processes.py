@@ -93,6 +93,28 @@ def test_two_signals_stay_two_for_a_process_that_had_no_time_for_the_first(start
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_service_is_one_signal(
+    start_worker: Starter, table: Table, number: signal.Signals
+) -> None:
+    """As systemd sends it: what runs has the whole shutdown timeout, and a second one still hands back at once."""
+    slow = IDLE.replace('return "sent"', "await asyncio.sleep(600 if current().job.meta else 3)\n    return 'late'")
+    supervisor = start_worker(f"from akadze import current\n{slow}", *TWO, "--shutdown-timeout", "50s")
+    jobs = [table.insert(), table.insert(meta='{"long": true}')]
+    wait_until(lambda: all(table.job(job_id)["state"] == "running" for job_id in jobs))
+    service = [*pids(table), supervisor.pid]
+    for pid in service[:-1]:
+        os.kill(pid, number)
+    wait_until(lambda: supervisor.stderr.count("1 jobs still run") == 2)
+    os.kill(supervisor.pid, number)
+    wait_until(lambda: table.job(jobs[0])["state"] != "running")
+    assert [table.job(job_id)["state"] for job_id in jobs] == ["succeeded", "running"]
+    for pid in filter(is_alive, service):
+        os.kill(pid, number)
+    assert supervisor.wait() == 0
+    assert [table.job(job_id)["state"] for job_id in jobs] == ["succeeded", "queued"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_processes_start_is_a_clean_stop(start_worker: Starter, number: signal.Signals) -> None:
     """They end by the signal itself, which they cannot handle yet, and have claimed nothing."""
     supervisor = start_worker(IDLE, *TWO)
