@@ -22,8 +22,8 @@ _LIFELINE: Final = "AKADZE_LIFELINE"
 _WRONG_USE: Final = 2
 #: Seconds that a process has to live so that its end does not count as a failed start.
 _STARTED: Final = 5.0
-#: Seconds within which a process that ends by a signal was about to start: many, as a machine may be slow. Later each
-#: one handles its signals, unless a body has taken them from it.
+#: Seconds within which a process that ends by a signal, or for wrong use, was about to start: many, as a machine may be
+#: slow. Later each one handles its signals, unless a body has taken them from it.
 _STARTING: Final = 30.0
 #: Failed starts in a row, over all processes together, after which the supervisor gives up; times their number.
 _GIVE_UP: Final = 3
@@ -101,7 +101,9 @@ class Supervisor:
                 self._code = self._code or _exit_code(code)
             return
         self._failed = self._failed + 1 if lived < _STARTED else 0
-        if code == _WRONG_USE or self._failed >= _GIVE_UP * self._count:
+        # A process that has served long ends with that code only if a body ends it so.
+        wrong_use = code == _WRONG_USE and lived < _STARTING
+        if wrong_use or self._failed >= _GIVE_UP * self._count:
             logger.error("worker processes end right after their start, the last with %s: giving up", _named(code))
             self._code = _exit_code(code) or 1
             self._pass_on()

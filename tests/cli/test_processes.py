@@ -143,3 +143,19 @@ def test_a_process_that_a_signal_ends_is_clean_only_if_it_was_about_to_start(
     wait_until(lambda: supervisor.stdout.count("up") == 2)
     supervisor.terminate()
     assert supervisor.wait() == code
+
+
+ENDING = """
+import sys
+from akadze._worker import processes
+
+processes._STARTED = processes._STARTING = float(sys.argv[1])
+sys.exit(processes.Supervisor([sys.executable, "-c", "print('up', flush=True); raise SystemExit(2)"], 2).run())
+"""
+
+
+def test_a_process_that_has_long_served_is_replaced_whatever_its_code(start_worker: Starter) -> None:
+    """A body may end its process with the code that says wrong use."""
+    supervisor = start_worker.program(ENDING, "0")
+    wait_until(lambda: supervisor.stdout.count("up") >= 4)
+    assert "giving up" not in supervisor.stderr
