@@ -25,7 +25,8 @@ _STARTED: Final = 5.0
 #: Seconds within which a process that ends by a signal, or for wrong use, was about to start: many, as a machine may be
 #: slow. Later each one handles its signals, unless a body has taken them from it.
 _STARTING: Final = 30.0
-#: Failed starts in a row, over all processes together, after which the supervisor gives up; times their number.
+#: Failed starts in a row, over all processes together, after which the supervisor gives up if no process serves; times
+#: their number.
 _GIVE_UP: Final = 3
 #: What the children get for the first signal, the second, and so on in turn, beginning with the one that came first.
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
@@ -103,14 +104,19 @@ class Supervisor:
         self._failed = self._failed + 1 if lived < _STARTED else 0
         # A process that has served long ends with that code only if a body ends it so.
         wrong_use = code == _WRONG_USE and lived < _STARTING
-        if wrong_use or self._failed >= _GIVE_UP * self._count:
+        if wrong_use or (self._failed >= _GIVE_UP * self._count and not self._any_serves()):
             logger.error("worker processes end right after their start, the last with %s: giving up", _named(code))
             self._code = _exit_code(code) or 1
             self._pass_on()
             return
         logger.warning("worker process %s ended with %s and is replaced", child.pid, _named(code))
-        time.sleep(_PAUSE * 2 ** (self._failed // self._count))
+        time.sleep(_PAUSE * 2 ** min(self._failed // self._count, _GIVE_UP))
         self._restart_unless_stopped(lifeline)
+
+    def _any_serves(self) -> bool:
+        """Tell whether a process has started well: it may wait for a database in which no new one can start."""
+        now = time.monotonic()
+        return any(now - started >= _STARTED for _, started in self._children.values())
 
     def _restart_unless_stopped(self, lifeline: int) -> None:
         # A signal may have come meanwhile: it goes first.

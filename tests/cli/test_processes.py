@@ -159,3 +159,30 @@ def test_a_process_that_has_long_served_is_replaced_whatever_its_code(start_work
     supervisor = start_worker.program(ENDING, "0")
     wait_until(lambda: supervisor.stdout.count("up") >= 4)
     assert "giving up" not in supervisor.stderr
+
+
+ONE_SERVES = """
+import sys
+from akadze._worker import processes
+
+CHILD = '''
+import os, time
+try:
+    os.close(os.open("serving", os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    print("refused", flush=True)
+    raise SystemExit(1)
+time.sleep(600)
+'''
+processes._STARTED = 0.5
+processes._PAUSE = 0.05
+sys.exit(processes.Supervisor([sys.executable, "-c", CHILD], 2).run())
+"""
+
+
+def test_a_process_that_serves_is_not_stopped_because_another_cannot_start(start_worker: Starter) -> None:
+    """In an outage it waits with its jobs, and a new one ends at its first connection."""
+    supervisor = start_worker.program(ONE_SERVES)
+    wait_until(lambda: supervisor.stdout.count("refused") > 8)
+    assert "giving up" not in supervisor.stderr
+    supervisor.terminate()
