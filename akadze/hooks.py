@@ -159,7 +159,7 @@ async def async_call_watcher(hook: Hook, *arguments: Any) -> None:
         raise
     except BaseException as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         raise _failed(hook, error) from error
 

@@ -58,3 +58,31 @@ async def test_a_hook_that_does_not_return_hurts_its_own_job_only(
     row = await table.job(hung[0])
     assert (row["state"], row["run_count"]) == (("running", 1) if state == "succeeded" else ("queued", 0))
     assert served.up
+
+
+@pytest.mark.parametrize(("kind", "state"), [(SystemExit, "running"), (GeneratorExit, "succeeded")])
+async def test_a_hook_that_hangs_and_gives_up_in_its_own_way_hurts_its_own_job_only(
+    kind: type[BaseException], state: str, app: Akadze, table: Table, serve: Serve
+) -> None:
+    hung: list[int] = []
+
+    async def on_transition(connection: Any, job: Any, from_state: str, to_state: str) -> None:
+        if job.id == hung[0] and to_state == state:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                raise kind from None
+
+    app.hooks.on_transition.append(on_transition)
+
+    @app.task("task")
+    async def task() -> None:
+        pass
+
+    hung.append(await enqueue(task))
+    jobs = await enqueue_many(task, [{}] * 6)
+    served = await serve(slots=4, heartbeat_ttl=3)
+    await table.ended(*jobs)
+    row = await table.job(hung[0])
+    assert (row["state"], row["run_count"]) == (("running", 1) if state == "succeeded" else ("queued", 0))
+    assert served.up
