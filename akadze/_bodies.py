@@ -260,10 +260,12 @@ async def drain_body_async(run: Any) -> _verdict.Move | None:
     threads = BodyThreads("akadze-drain")
     context = copy_context()
     context.run(RUN.set, run)
-    body = asyncio.get_running_loop().create_task(_drained(run, threads), context=context)
+    stopped = asyncio.Event()
+    body = asyncio.get_running_loop().create_task(_drained(run, threads, stopped.is_set), context=context)
     try:
         return await asyncio.shield(body)
     except asyncio.CancelledError:
+        stopped.set()
         body.cancel()
         # Its statement may be under way on the connection that is the drain's, too.
         await asyncio.wait([body], timeout=_TO_END)
@@ -272,11 +274,11 @@ async def drain_body_async(run: Any) -> _verdict.Move | None:
         threads.close()
 
 
-async def _drained(run: Any, threads: BodyThreads) -> _verdict.Move | None:
+async def _drained(run: Any, threads: BodyThreads, taken_back: Callable[[], bool]) -> _verdict.Move | None:
     try:
-        move = await run_body_async(run, threads, lambda: False)
+        move = await run_body_async(run, threads, taken_back)
     except GeneratorExit as error:
-        return ended(run, error, lambda: False)
+        return ended(run, error, taken_back)
     await _let_cancellation_pass()
     return move
 

@@ -53,7 +53,7 @@ async def test_a_worker_does_not_take_the_jobs_of_a_drain_for_lost(
 @pytest.mark.parametrize("on", ["no session", "a session in autocommit"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_a_drain_that_is_cancelled_hands_its_job_back(
-    app: Akadze, database_url: str, table: Table, colour: str, on: str
+    app: Akadze, database_url: str, table: Table, colour: str, on: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     moves: list[tuple[str, str]] = []
     running, over = asyncio.Event(), threading.Event()
@@ -85,6 +85,7 @@ async def test_a_drain_that_is_cancelled_hands_its_job_back(
         over.set()
         row = await table.job(job_id)
         assert (row["state"], row["attempt"], row["worker_id"]) == ("queued", 0, None)
+        assert not caplog.records  # no attempt has ended
         assert await table.value("select count(*) from akadze.workers") == 0
         assert moves == [("queued", "running"), ("running", "queued")]
         await drain(app, **options)
