@@ -37,10 +37,21 @@ class HookHung(HookFailed):
 
 
 def hung_in(error: BaseException | None) -> HookHung | None:
-    """Return the HookHung that an error is, or that came before it: the way back on a dead connection raises, too."""
+    """Return the HookHung that an error is, or that came before it: the way back on a dead connection raises, too.
+
+    What came before an error may lead back to it, where somebody has set ``__context__``, or be an attribute of its
+    class's own.
+    """
+    seen: set[int] = set()
     while error is not None and not isinstance(error, HookHung):
-        error = error.__context__
+        if id(error) in seen:
+            return None
+        seen.add(id(error))
+        error = _context_of(error)
     return error
+
+
+_context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
 
 
 class Spoilt(Exception):
