@@ -59,7 +59,8 @@ from slot s
 left join added a on true
 
 -- name: delete_old_periodic_runs
--- Marks of slots older than the retention, at most 1000 of each task. Goes from task to task and along each one's slots by the
+-- Marks of slots older than the retention, at most 1000 of each task; those of tasks that this app has no schedule for only
+-- after much longer, since the app that has one may look further back. Goes from task to task and along each one's slots by the
 -- primary key, so the young marks are not read. A mark whose job is still queued or running stays: it holds fires back.
 -- skip locked: workers that clean at once share the rows, and nobody waits. Nothing else locks or updates them.
 with recursive tasks as (
@@ -74,7 +75,11 @@ with recursive tasks as (
   cross join lateral (
     select p.task, p.slot
     from akadze.periodic_runs p
-    where p.task = t.task and p.slot < now() - cast(:retention as interval)
+    where p.task = t.task
+      and p.slot < now() - case
+        when t.task = any (cast(:scheduled as text[])) then cast(:retention as interval)
+        else cast(:of_others as interval)
+      end
       and not exists (select from akadze.jobs j where j.id = p.job_id and j.state in ('queued', 'running'))
     order by p.slot
     limit 1000

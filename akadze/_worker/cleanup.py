@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -19,15 +20,19 @@ _DELETE_OLD_PERIODIC_RUNS = statement("schedules", "delete_old_periodic_runs")
 _PERIOD = 60.0
 #: A hundred years: before long the database has no instants that are as far back as a timedelta may say.
 _LONGEST = timedelta(days=36_500)
+#: How long the marks of slots stay that belong to schedules of another app, whose grace is not known here.
+_OF_OTHERS = timedelta(days=400)
 
 
 class Cleanup:
     """Walks along the finished jobs a batch at a time, then deletes what else is old."""
 
-    def __init__(self, retention: timedelta, grace: timedelta) -> None:
+    def __init__(self, retention: timedelta, grace: timedelta, scheduled: Iterable[str]) -> None:
+        """``scheduled``: the names of the tasks that this app has schedules for."""
         self._retention = min(retention, _LONGEST).total_seconds()
         # A periodic run that is forgotten within the grace could be enqueued again.
         self._of_runs = min(max(retention, grace), _LONGEST)
+        self._scheduled = sorted(set(scheduled))
         self._period = min(_PERIOD, max(1.0, self._retention / 2))
         self._after = 0
         self.next_at = time.monotonic() + self._period / 2
@@ -46,7 +51,12 @@ class Cleanup:
         self._after = 0
         async with connection.begin():
             caller = async_caller(connection)
-            await caller.rows(_DELETE_OLD_PERIODIC_RUNS, retention=self._of_runs)
+            await caller.rows(
+                _DELETE_OLD_PERIODIC_RUNS,
+                scheduled=self._scheduled,
+                retention=self._of_runs,
+                of_others=max(self._of_runs, _OF_OTHERS),
+            )
             await caller.rows(_DELETE_DEAD_WORKERS)
             await caller.rows(_DELETE_OLD_STARTS)
         self.next_at = time.monotonic() + self._period

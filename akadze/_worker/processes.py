@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from akadze._log import get_logger
@@ -43,6 +43,8 @@ class Supervisor:
         self._count = count
         self._children: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
         self._events: SimpleQueue[int | subprocess.Popen[bytes]] = SimpleQueue()
+        #: Processes that the system could not start.
+        self._missing = 0
         self._signals = 0
         self._first = signal.SIGTERM
         self._failed = 0
@@ -57,8 +59,12 @@ class Supervisor:
         try:
             for _ in range(self._count):
                 self._start(reading)
-            while self._children:
-                event = self._events.get()
+            while self._children or self._missing:
+                try:
+                    event = self._events.get(timeout=self._pause() if self._missing else None)
+                except Empty:
+                    self._start_missing(reading)
+                    continue
                 if isinstance(event, int):
                     self._first = self._first if self._signals else signal.Signals(event)
                     self._pass_on()
@@ -70,13 +76,20 @@ class Supervisor:
         return self._code
 
     def _start(self, lifeline: int) -> None:
-        child = subprocess.Popen(  # noqa: S603 - the command is this program's own
-            self._command,
-            env={**os.environ, _LIFELINE: str(lifeline)},
-            pass_fds=[lifeline],
-            # A Ctrl-C at the terminal comes to the supervisor alone, which passes it on once.
-            start_new_session=True,
-        )
+        try:
+            child = subprocess.Popen(  # noqa: S603 - the command is this program's own
+                self._command,
+                env={**os.environ, _LIFELINE: str(lifeline)},
+                pass_fds=[lifeline],
+                # A Ctrl-C at the terminal comes to the supervisor alone, which passes it on once.
+                start_new_session=True,
+            )
+        except OSError as error:  # there is no memory, or no room for one more process
+            if not self._missing:
+                logger.warning("a worker process cannot be started: %s; it is tried again", error)
+            self._missing += 1
+            self._failed += 1
+            return
         self._children[child.pid] = (child, time.monotonic())
         threading.Thread(target=self._watch, args=(child,), name=f"akadze-watch-{child.pid}", daemon=True).start()
 
@@ -84,11 +97,22 @@ class Supervisor:
         child.wait()
         self._events.put(child)
 
+    def _start_missing(self, lifeline: int) -> None:
+        if not self._children and self._failed >= _GIVE_UP * self._count:
+            logger.error("no worker process can be started: giving up")
+            self._code = 1
+            self._missing = 0
+            return
+        missing, self._missing = self._missing, 0
+        for _ in range(missing):
+            self._start(lifeline)
+
     def _pass_on(self) -> None:
         # Two signals of one number are one to a process that had no time for the first; of two numbers they stay two.
         # A child takes a second one of the first number for the same request, which systemd has sent to it, too.
         number = _PASSED_ON[(_PASSED_ON.index(self._first) + self._signals) % len(_PASSED_ON)]
         self._signals += 1
+        self._missing = 0
         for child, _ in self._children.values():
             child.send_signal(number)
 
@@ -110,8 +134,11 @@ class Supervisor:
             self._pass_on()
             return
         logger.warning("worker process %s ended with %s and is replaced", child.pid, _named(code))
-        time.sleep(_PAUSE * 2 ** min(self._failed // self._count, _GIVE_UP))
+        time.sleep(self._pause())
         self._restart_unless_stopped(lifeline)
+
+    def _pause(self) -> float:
+        return _PAUSE * 2 ** min(self._failed // self._count, _GIVE_UP)
 
     def _any_serves(self) -> bool:
         """Tell whether a process has started well: it may wait for a database in which no new one can start."""

@@ -65,7 +65,7 @@ class Upkeep:
         self._outages = outages
         self._queues = list(queues)
         self._schedules = Schedules(app, hook_patience=hook_patience)
-        self._cleanup = Cleanup(app.retention, app.grace)
+        self._cleanup = Cleanup(app.retention, app.grace, [each.task for each in app._schedules])  # noqa: SLF001 - own part
         self._unknown_tasks = UnknownTasks(app, queues)
         self._connection: AsyncConnection | None = None
         self._kick = asyncio.Event()

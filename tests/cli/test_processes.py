@@ -186,3 +186,39 @@ def test_a_process_that_serves_is_not_stopped_because_another_cannot_start(start
     wait_until(lambda: supervisor.stdout.count("refused") > 8)
     assert "giving up" not in supervisor.stderr
     supervisor.terminate()
+
+
+WITHOUT_ROOM = """
+import os, sys
+from akadze._worker import processes
+
+processes._PAUSE = 0.05
+os.symlink(sys.executable, "python")
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+sys.exit(processes.Supervisor([os.path.abspath("python"), "-c", child], int(sys.argv[1])).run())
+"""
+
+
+def test_a_process_that_the_system_cannot_start_is_tried_again(start_worker: Starter, tmp_path: Path) -> None:
+    """As when it has no memory left, or no room for one more process: here the program is away for a while."""
+    supervisor = start_worker.program(WITHOUT_ROOM, "2")
+    wait_until(lambda: len(supervisor.stdout.split()) == 2)
+    program = next(tmp_path.rglob("python"))
+    target = program.readlink()
+    program.unlink()
+    os.kill(int(supervisor.stdout.split()[0]), signal.SIGKILL)
+    wait_until(lambda: supervisor.stderr.count("cannot be started") > 6)
+    program.symlink_to(target)
+    wait_until(lambda: len(supervisor.stdout.split()) == 3)
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+    assert "Traceback" not in supervisor.stderr
+
+
+def test_a_supervisor_without_any_process_gives_up(start_worker: Starter, tmp_path: Path) -> None:
+    supervisor = start_worker.program(WITHOUT_ROOM, "1")
+    wait_until(lambda: supervisor.stdout)
+    next(tmp_path.rglob("python")).unlink()
+    os.kill(int(supervisor.stdout), signal.SIGKILL)
+    assert supervisor.wait() == 1
+    assert "no worker process can be started: giving up" in supervisor.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from akadze import Akadze, Cancel, Fail, current, request_cancel
 from akadze._worker.cleanup import Cleanup
+from akadze._worker.schedules import Schedules
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
 
@@ -23,9 +25,14 @@ async def connection(app: Akadze) -> Any:
         yield connection
 
 
-async def clean(connection: AsyncConnection, retention: timedelta, grace: timedelta = timedelta(minutes=1)) -> int:
+async def clean(
+    connection: AsyncConnection,
+    retention: timedelta,
+    grace: timedelta = timedelta(minutes=1),
+    scheduled: Collection[str] = (),
+) -> int:
     """Let the whole walk be done; return the number of its steps."""
-    cleanup = Cleanup(retention, grace)
+    cleanup = Cleanup(retention, grace, scheduled)
     steps = 1
     while await cleanup.step(connection):
         steps += 1
@@ -169,10 +176,38 @@ async def test_old_periodic_runs_go_but_not_within_the_grace(connection: AsyncCo
         "insert into akadze.periodic_runs (task, slot, created_at) values"
         " ('old', now() - interval '2 days', now() - interval '2 days'), ('young', now(), now())"
     )
-    await clean(connection, DAY, grace=3 * DAY)
+    await clean(connection, DAY, grace=3 * DAY, scheduled=["old", "young"])
     assert await table.value("select count(*) from akadze.periodic_runs") == 2
-    await clean(connection, DAY)
+    await clean(connection, DAY, scheduled=["old", "young"])
     assert await table.rows("select task from akadze.periodic_runs") == [{"task": "young"}]
+
+
+async def test_a_slot_does_not_fire_again_because_another_app_looks_less_far_back(
+    database_url: str, connection: AsyncConnection, table: Table
+) -> None:
+    app = Akadze(database_url=database_url, grace=10 * DAY)
+
+    async def body() -> None:
+        pass
+
+    app.register(body, name="yearly")
+    of_last_week = datetime.now(UTC) - 8 * DAY
+    app.add_schedule("yearly", cron=f"0 0 {of_last_week.day} {of_last_week.month} *")
+    assert (await Schedules(app).step(connection)).fired == 1
+    await table.rows("update akadze.jobs set state = 'succeeded', finished_at = now()")
+
+    await clean(connection, 7 * DAY)
+
+    assert (await Schedules(app).step(connection)).fired == 0
+
+
+async def test_marks_of_slots_that_no_app_has_any_more_go_in_the_end(connection: AsyncConnection, table: Table) -> None:
+    await table.rows(
+        "insert into akadze.periodic_runs (task, slot)"
+        " values ('gone', now() - interval '401 days'), ('another', now() - interval '399 days')"
+    )
+    await clean(connection, DAY, scheduled=["mine"])
+    assert await table.rows("select task from akadze.periodic_runs") == [{"task": "another"}]
 
 
 async def test_workers_that_clean_at_once_do_not_hinder_each_other(app: Akadze, table: Table) -> None:
