@@ -138,7 +138,7 @@ class Supervisor:
         self._restart_unless_stopped(lifeline)
 
     def _pause(self) -> float:
-        return _PAUSE * 2 ** min(self._failed // self._count, _GIVE_UP)
+        return _PAUSE * 2.0 ** min(self._failed // self._count, _GIVE_UP)
 
     def _any_serves(self) -> bool:
         """Tell whether a process has started well: it may wait for a database in which no new one can start."""
