@@ -19,7 +19,7 @@ from akadze.demo.screen import Screen
 from akadze.demo.show import refusal, show
 from akadze.demo.stage import Notes, Stage
 from tests.database import with_database
-from tests.families import FULL
+from tests.families import FULL, few
 from tests.processes import COMMAND, Process
 from tests.waiting import wait_until
 
@@ -109,6 +109,7 @@ def test_a_kept_demo_can_be_looked_into_with_the_commands_that_it_names(kept: Ke
             assert done.stdout, command
 
 
+@FULL
 @needs_server
 def test_the_tables_of_a_kept_demo_agree_with_what_it_said(kept: Kept) -> None:
     with psycopg.connect(kept.url) as connection:
@@ -173,7 +174,7 @@ async def test_each_check_can_fail(kept: Kept, promise: str, statement: str) -> 
     assert any(found.startswith(promise) for found in broken), broken
 
 
-@pytest.mark.parametrize("given", ["variable", "option"])
+@pytest.mark.parametrize("given", few(["variable", "option"], kept=["variable"]))
 def test_an_interrupted_demo_stops_its_workers_and_clears_a_database_that_was_given(
     tmp_path: Path, database_url: str, given: str
 ) -> None:

@@ -21,6 +21,7 @@ from akadze import (
     set_limit,
 )
 from akadze.metrics import render_metrics
+from tests.families import few
 
 from .conftest import Engine, Rows
 
@@ -35,7 +36,9 @@ async def lines(source: Any) -> list[str]:
     return [line for line in (await render_metrics(source)).splitlines() if "lag" not in line]
 
 
-@pytest.fixture(params=["connection", "connection in a transaction", "session", "psycopg", "pool"])
+@pytest.fixture(
+    params=few(["connection", "connection in a transaction", "session", "psycopg", "pool"], kept=["session", "pool"])
+)
 async def source(request: pytest.FixtureRequest, engine: Engine, database_url: str) -> AsyncIterator[Any]:
     if request.param == "connection":
         async with engine.connect() as connection:

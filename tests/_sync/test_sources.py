@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from akadze import Akadze
 from akadze.sync import list_jobs, list_limits, list_paused_queues, list_workers, pause_queue, queue_snapshot, set_limit
 from akadze.sync.metrics import render_metrics
+from tests.families import few
 
 from .conftest import Engine, Rows
 
@@ -28,7 +29,9 @@ def lines(source: Any) -> list[str]:
     return [line for line in render_metrics(source).splitlines() if "lag" not in line]
 
 
-@pytest.fixture(params=["connection", "connection in a transaction", "session", "psycopg", "pool"])
+@pytest.fixture(
+    params=few(["connection", "connection in a transaction", "session", "psycopg", "pool"], kept=["session", "pool"])
+)
 def source(request: pytest.FixtureRequest, engine: Engine, database_url: str) -> Iterator[Any]:
     if request.param == "connection":
         with engine.connect() as connection:

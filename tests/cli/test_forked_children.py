@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.conftest import Table
 from tests.cli.test_worker import FAST, ended
+from tests.families import few
 from tests.processes import Starter
 from tests.waiting import wait_until
 
@@ -55,7 +56,9 @@ async def after():
 """
 
 
-@pytest.mark.parametrize(("task", "result"), [("pool", [0, 1, 4, 9]), ("child", -15), ("interrupted", 7)])
+@pytest.mark.parametrize(
+    ("task", "result"), few([("pool", [0, 1, 4, 9]), ("child", -15), ("interrupted", 7)], kept=[("pool", [0, 1, 4, 9])])
+)
 def test_a_forked_child_has_the_signals_of_any_process_and_its_worker_goes_on(
     start_worker: Starter, table: Table, task: str, result: object
 ) -> None:

@@ -16,6 +16,7 @@ from typer.main import get_command
 from akadze import Worker
 from akadze.cli.commands import app
 from tests.cli.conftest import Cli
+from tests.families import few
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "make_cli_page.py"
@@ -41,7 +42,10 @@ def make_page(*options: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("environment", [{}, {"COLUMNS": "200", "FORCE_COLOR": "1", "TERM": "xterm-256color"}])
+TERMINAL = {"COLUMNS": "200", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+
+
+@pytest.mark.parametrize("environment", few([{}, TERMINAL], kept=[TERMINAL]))
 def test_the_page_is_current_whatever_the_terminal(environment: dict[str, str]) -> None:
     done = make_page("--check", **environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

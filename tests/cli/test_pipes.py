@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import Table
 from tests.cli.test_worker import FAST, IDLE, ended
+from tests.families import FULL, few
 from tests.processes import COMMAND
 from tests.waiting import wait_until
 
@@ -49,7 +50,9 @@ def many(table: Table) -> None:
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("line", ["jobs list --limit 1000", "jobs list --limit 1000 --json"])
+@pytest.mark.parametrize(
+    "line", few(["jobs list --limit 1000", "jobs list --limit 1000 --json"], kept=["jobs list --limit 1000"])
+)
 def test_a_reader_that_wants_one_line_ends_a_list_in_silence(shell: Shell, line: str) -> None:
     done = shell(f"akadze {line} | head -1; echo ${{PIPESTATUS[0]}}")
     first, code = done.stdout.splitlines()
@@ -57,7 +60,9 @@ def test_a_reader_that_wants_one_line_ends_a_list_in_silence(shell: Shell, line:
     assert (code, done.stderr) == ("0", "")
 
 
-@pytest.mark.parametrize("line", ["metrics", "queues list", "--version", "jobs list --help"])
+@pytest.mark.parametrize(
+    "line", few(["metrics", "queues list", "--version", "jobs list --help"], kept=["metrics", "--version"])
+)
 def test_a_reader_that_wants_nothing_sees_no_noise(shell: Shell, line: str) -> None:
     assert shell(f"akadze {line} | true").stderr == ""
 
@@ -67,6 +72,7 @@ def test_an_output_that_is_full_is_a_failure_of_one_line(shell: Shell) -> None:
     assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: No space left on device\n")
 
 
+@FULL
 def test_outputs_that_are_closed_do_no_harm(shell: Shell) -> None:
     assert shell("akadze metrics >&-").returncode == 0
     assert shell("akadze jobs show 1 >&- 2>&-").returncode == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Table
-from tests.families import few
+from tests.families import FULL, few
 from tests.processes import Process, Starter
 from tests.waiting import wait_until
 
@@ -346,6 +346,7 @@ asyncio.SelectorEventLoop.remove_signal_handler = refuse
     assert "NotImplementedError" not in worker.stderr
 
 
+@FULL
 def test_python_m_akadze_is_the_same_command(start_worker: Starter, tmp_path: Any) -> None:
     (tmp_path / "module.py").write_text(
         "import subprocess, sys\n"

@@ -11,7 +11,8 @@ from psycopg.rows import dict_row
 
 from akadze import Akadze
 from tests.connections.caller import Caller
-from tests.connections.kinds import KINDS
+from tests.connections.kinds import KINDS, SOME
+from tests.families import few
 
 Rows = Callable[[str], list[dict[str, Any]]]
 
@@ -32,7 +33,7 @@ def rows(database_url: str) -> Iterator[Rows]:
         yield rows
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=few(KINDS, kept=SOME))
 async def caller(request: pytest.FixtureRequest, database_url: str, rows: Rows) -> AsyncIterator[Caller]:
     async with KINDS[request.param](database_url) as caller:
         yield caller

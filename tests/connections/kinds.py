@@ -5,6 +5,7 @@ To add one: write how it is opened, beside the others of its package, and give i
 
 from __future__ import annotations
 
+import pytest
 from psycopg2.extras import NamedTupleCursor, RealDictCursor
 
 from tests.connections import alchemy, django_connection, drivers
@@ -47,6 +48,27 @@ KINDS: dict[str, Opener] = {
     "psycopg2 of a pool, logging": drivers.psycopg2_of_pool,
     "psycopg2, serializable, with loaders": drivers.psycopg2_serializable,
 }
+
+#: At least one of each driver and of each package: the others have the same tests in full runs.
+SOME = [
+    "sqlalchemy connection on asyncpg, streaming",
+    "sqlalchemy connection on psycopg2, serializable, streaming",
+    "sqlalchemy session on asyncpg",
+    "sqlalchemy session on psycopg2",
+    "sqlalchemy session in run_sync on psycopg",
+    "sqlalchemy scoped session on psycopg2",
+    "flask-sqlalchemy on psycopg",
+    "async sqlmodel on psycopg",
+    "asyncpg",
+    "asyncpg, serializable, with odd settings",
+    "psycopg, async, with dumpers",
+    "django",
+    "psycopg2 with dict rows",
+    "psycopg2 of a pool, logging",
+]
+
+#: For the tests that every kind has always: ``@of_every_kind``.
+of_every_kind = pytest.mark.parametrize("caller", KINDS, indirect=True)
 
 _ALONE = {"isolation_level": "AUTOCOMMIT"}
 

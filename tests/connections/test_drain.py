@@ -10,6 +10,7 @@ import pytest
 from akadze import Akadze, AkadzeError, Snooze
 from tests.connections.caller import Caller
 from tests.connections.conftest import Rows, order, orders
+from tests.connections.kinds import of_every_kind
 
 
 async def test_jobs_of_an_open_transaction_run_and_vanish_with_its_rollback(
@@ -56,6 +57,7 @@ async def test_jobs_of_an_open_transaction_run_and_vanish_with_its_rollback(
     assert orders(rows) == []
 
 
+@of_every_kind
 async def test_what_drain_has_done_commits_with_the_transaction(
     caller: Caller, note: Any, app: Akadze, rows: Rows
 ) -> None:

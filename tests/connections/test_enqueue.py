@@ -12,12 +12,14 @@ import pytest
 from akadze import Akadze, AkadzeError, DuplicateJob, EnqueueError
 from tests.connections.caller import Caller
 from tests.connections.conftest import Rows, numbers, order, orders
+from tests.connections.kinds import of_every_kind
 
 
 class Undo(Exception):
     pass
 
 
+@of_every_kind
 async def test_a_job_is_there_when_the_transaction_commits(caller: Caller, app: Akadze, rows: Rows) -> None:
     @app.task("send")
     def send(to: UUID, at: datetime, text: str) -> None: ...
@@ -79,6 +81,7 @@ async def test_where_the_tables_are_missing_the_error_says_what_to_run(caller: C
         await caller.rollback()
 
 
+@of_every_kind
 async def test_a_rolled_back_enqueue_leaves_no_job(caller: Caller, note: Any, rows: Rows) -> None:
     await caller(lambda session: note.using(session=session).enqueue(n=1))
     await caller(lambda session: note.using(session=session).enqueue_many([{"n": 2}]))
@@ -105,6 +108,7 @@ async def test_a_savepoint_takes_its_jobs_with_it(caller: Caller, note: Any, row
     assert orders(rows) == ["kept"]
 
 
+@of_every_kind
 async def test_a_duplicate_leaves_the_transaction_usable(caller: Caller, note: Any, rows: Rows) -> None:
     await caller(lambda session: note.using(session=session, unique_key="o-1").enqueue(n=1))
     await caller.commit()

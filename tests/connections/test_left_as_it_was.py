@@ -9,6 +9,7 @@ import pytest
 from akadze import Akadze, DuplicateJob
 from tests.connections.caller import Caller
 from tests.connections.conftest import Rows, numbers, order, orders
+from tests.connections.kinds import of_every_kind
 
 #: The second line tells the transaction: its process, its start, its number. The third tells of further connections.
 _STATE = """
@@ -19,6 +20,7 @@ from pg_settings
 """
 
 
+@of_every_kind
 async def test_the_session_and_its_transaction_are_left_as_they_were(
     caller: Caller, note: Any, app: Akadze, rows: Rows
 ) -> None:

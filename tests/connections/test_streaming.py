@@ -14,6 +14,7 @@ from akadze import Akadze
 from tests.connections import alchemy
 from tests.connections.caller import Caller
 from tests.connections.conftest import Rows, numbers
+from tests.families import few
 from tests.models import User
 
 OPENERS: dict[str, Any] = {
@@ -33,7 +34,7 @@ STREAMING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=STREAMING)
+@pytest.fixture(params=few(STREAMING, kept=["both"]))
 def options(request: pytest.FixtureRequest) -> dict[str, Any]:
     return STREAMING[request.param]
 

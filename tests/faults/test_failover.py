@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 import akadze
 from akadze import Akadze, DuplicateJob, current
 from akadze.errors import RunLost
-from tests.families import few
+from tests.families import FULL, few
 from tests.faults.breaking import SteadyTable
 from tests.faults.replication import Pair, replicating
 from tests.faults.runs import Runs, enqueue_persistently
@@ -113,6 +113,7 @@ async def task(name: str):
 """
 
 
+@FULL
 def test_worker_processes_go_on_by_themselves_after_a_failover(pair: Pair, tmp_path: Path) -> None:
     pair.synchronous()
     log = tmp_path / "runs"
@@ -280,6 +281,7 @@ async def test_an_outcome_whose_claim_was_lost_in_a_failover_is_written_for_the_
         assert served.up
 
 
+@FULL
 async def test_a_worker_that_is_quicker_after_a_lost_claim_runs_the_job_as_well_and_one_outcome_is_written(
     pair: Pair, app: Akadze, table: SteadyTable
 ) -> None:
@@ -317,6 +319,7 @@ async def test_a_worker_that_is_quicker_after_a_lost_claim_runs_the_job_as_well_
         assert (first.up, second.up) == (True, True)
 
 
+@FULL
 @pytest.mark.parametrize("ends", few(["before", "after", "complete_tx"], kept=["complete_tx"]))
 async def test_a_job_that_got_the_number_of_a_lost_one_is_not_taken_for_it(
     pair: Pair, app: Akadze, table: SteadyTable, runs: Runs, ends: str

@@ -20,7 +20,7 @@ from akadze import Akadze
 from akadze.job import Job
 from akadze.task import Task
 from akadze.testing import drain
-from tests.families import few
+from tests.families import FULL, few
 from tests.waiting import until
 from tests.worker.serving import Serve, workers
 from tests.worker.table import Table, enqueue, enqueue_many, open_table
@@ -134,6 +134,7 @@ async def test_a_hook_that_takes_longer_than_the_server_allows_keeps_no_other_jo
 
 
 # The last two are idle for long where no single hook is: that shows when the transaction is looked at.
+@FULL
 @pytest.mark.usefixtures("short_transactions")
 @pytest.mark.parametrize(
     ("move", "short_transactions", "asks"),
@@ -253,7 +254,7 @@ async def test_a_schedule_whose_hook_hangs_keeps_no_other_waiting(
 
 
 @pytest.mark.parametrize("move", ["claim", "finish", "cancel"])
-@pytest.mark.parametrize("how", ["close", "end the session"])
+@pytest.mark.parametrize("how", few(["close", "end the session"], kept=["end the session"]))
 async def test_jobs_whose_hooks_cost_the_connection_each_time_keep_no_other_waiting(
     app: Akadze, table: Table, serve: Serve, move: str, how: str
 ) -> None:

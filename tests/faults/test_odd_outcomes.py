@@ -66,6 +66,7 @@ async def test_a_result_of_more_values_than_the_database_takes_fails_its_run(
     assert served.up
 
 
+@FULL
 async def test_arguments_of_more_values_than_the_database_takes_are_refused(app: Akadze) -> None:
     @app.task("task")
     async def task(numbers: list[int]) -> None:

@@ -9,10 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from akadze import Akadze
+from tests.families import FULL
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
 
 
+@FULL
 async def test_hooks_that_together_take_longer_than_the_lease_are_called_in_smaller_portions(
     app: Akadze, table: Table, serve: Serve
 ) -> None:

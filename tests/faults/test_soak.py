@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.families import FULL
 from tests.processes import is_alive
 from tests.servers import skip_without_programs
 
@@ -285,6 +286,7 @@ def test_the_history_of_a_job_tells_its_runs() -> None:
     assert told.index("queued to running: run 1") < told.index("end {'pid': 12, 'run': 2") < told.index("to failed")
 
 
+@FULL
 @pytest.mark.heavy(minutes=2)
 def test_every_promise_is_kept_in_a_soak(full: bool, tmp_path: Path) -> None:
     skip_without_programs()

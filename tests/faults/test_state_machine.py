@@ -23,6 +23,7 @@ from akadze._sync import jobs as sync_jobs
 from akadze._sync import transitions as sync_transitions
 from akadze._worker import exchange
 from tests.claims.clients import variant
+from tests.families import FULL
 from tests.faults.job_rules import JobRules
 from tests.faults.job_tables import Tables
 
@@ -86,6 +87,7 @@ WRONG = [
 ]
 
 
+@FULL
 @pytest.mark.heavy(minutes=6)
 def test_a_statement_that_were_wrong_would_be_noticed(
     tables: Tables, full: bool, monkeypatch: pytest.MonkeyPatch

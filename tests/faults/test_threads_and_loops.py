@@ -15,6 +15,7 @@ import pytest
 from akadze import Akadze, Worker, current
 from akadze.sync.testing import drain
 from akadze.testing import drain as async_drain
+from tests.families import FULL
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def test_many_threads_enqueue_and_drain_at_once_though_the_engine_is_not_there_y
     assert rows(database_url, "select distinct state, run_count from akadze.jobs") == [("succeeded", 1)]
 
 
+@FULL
 def test_an_app_may_be_used_on_one_loop_after_another(app: Akadze, database_url: str) -> None:
     @app.task("task", max_attempts=1)
     async def task(number: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.families import FULL
 from tests.field.world import World
 from tests.processes import Process
 
@@ -211,6 +212,7 @@ async def quick():
 """
 
 
+@FULL
 def test_a_body_that_kills_its_worker_each_time_fails_and_no_other_job_with_it(world: World) -> None:
     jobs = world.enqueue("quick", 50)
     [poison] = world.enqueue("poison", max_attempts=2)

@@ -14,6 +14,7 @@ import pytest
 
 from akadze import Akadze, current, list_jobs, queue_snapshot
 from tests.cli.conftest import Cli, cli
+from tests.families import FULL
 from tests.field.world import World
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue, enqueue_many
@@ -23,6 +24,7 @@ __all__ = ["cli"]
 BIG = (2**53 + 1, 10**30)
 
 
+@FULL
 @pytest.mark.parametrize("first", [2**31 - 2, 2**53 - 1, 2**63 - 6], ids=["32 bits", "53 bits", "63 bits"])
 async def test_b081_ids_and_integers_of_any_size_are_kept_to_the_last_digit(
     app: Akadze, table: Table, serve: Serve, cli: Cli, first: int
@@ -147,6 +149,7 @@ def memory_of_lists(url: str) -> tuple[int, int, int]:
     return len(lines), int(before), int(after)
 
 
+@FULL
 @pytest.mark.heavy
 async def test_b086_large_arguments_are_enqueued_run_and_never_listed(
     app: Akadze, database_url: str, table: Table, serve: Serve, full: bool

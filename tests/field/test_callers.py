@@ -27,6 +27,7 @@ from tests.connections import alchemy, drivers
 from tests.connections.alchemy import Opener
 from tests.connections.caller import Caller
 from tests.connections.django_connection import django_connection
+from tests.families import FULL
 from tests.field.runs import MOST_NOTED
 from tests.field.world import World
 from tests.worker.table import SESSIONS, Table, enqueue
@@ -298,6 +299,7 @@ def serializable(database_url: str) -> Iterator[None]:
         connection.execute(sql.SQL("alter database {} reset all").format(database))
 
 
+@FULL
 @pytest.mark.heavy
 @pytest.mark.parametrize("failing", [False, True], ids=["", "with serialization failures"])
 @pytest.mark.usefixtures("serializable")

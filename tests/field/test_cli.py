@@ -19,6 +19,7 @@ import akadze.sync
 from akadze import AkadzeError
 from akadze._statement import statement
 from akadze.sync.metrics import render_metrics
+from tests.families import FULL
 from tests.field.world import World
 from tests.processes import COMMAND, Process
 
@@ -57,6 +58,7 @@ def labels_and_values(text: str) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
+@FULL
 def test_b133_odd_queue_names_do_not_spoil_the_scrape(world: World) -> None:
     for queue in QUEUES:
         world.enqueue("task", queue=queue)
@@ -127,6 +129,7 @@ def test_b134_counts_of_a_big_table_are_right_and_read_one_index(
         assert min(scrapes) < max(0.3, min(sums))
 
 
+@FULL
 @pytest.mark.heavy
 def test_b135_a_reader_that_goes_away_ends_a_command_in_silence(world: World, full: bool) -> None:
     world.rows(
@@ -146,6 +149,7 @@ def test_b135_a_reader_that_goes_away_ends_a_command_in_silence(world: World, fu
         assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "")
 
 
+@FULL
 def test_b135_a_worker_whose_log_nobody_reads_goes_on(world: World, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(
         "import os\nfrom akadze import Akadze\napp = Akadze(database_url=os.environ['AKADZE_DATABASE_URL'])\n"
@@ -220,11 +224,13 @@ def one_line(process: Process) -> str:
     return process.stderr
 
 
+@FULL
 def test_b139_short_commands_return(world: World) -> None:
     processes = ended(world, *SHORT)
     assert [(process.returncode, process.stderr) for process in processes] == [(0, "")] * len(SHORT)
 
 
+@FULL
 def test_b139_without_a_database_they_fail_with_one_line(world: World) -> None:
     [unset] = ended(world, "jobs list", environment={"AKADZE_DATABASE_URL": ""})
     assert unset.returncode == 2
@@ -240,6 +246,7 @@ def test_b139_without_a_database_they_fail_with_one_line(world: World) -> None:
             assert "secret" not in process.stderr
 
 
+@FULL
 def test_b139_a_wrong_app_is_named_and_an_error_within_it_shows_its_traceback(world: World) -> None:
     (world.directory / "full.py").write_text(FULL_APP)
     (world.directory / "broken.py").write_text("import nosuch_dependency\n")

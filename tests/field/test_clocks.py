@@ -14,6 +14,7 @@ import pytest
 
 from akadze import Akadze, EnqueueError, dev
 from tests.database import create_database
+from tests.families import FULL
 from tests.field.faked import clock, clock_at
 from tests.field.world import World
 from tests.servers import skip_without_programs
@@ -35,6 +36,7 @@ def seconds_into_slot(world: World, period: int) -> float:
     return float(world.value("select extract(epoch from clock_timestamp())")) % period
 
 
+@FULL
 @pytest.mark.heavy(minutes=10)
 def test_b054_no_slot_is_lost_or_doubled_while_workers_are_swapped(world: World, full: bool) -> None:
     period, swaps = (60, 10) if full else (3, 2)
@@ -59,6 +61,7 @@ def test_b054_no_slot_is_lost_or_doubled_while_workers_are_swapped(world: World,
     assert fired == [first + number * timedelta(seconds=period) for number in range(len(fired))]
 
 
+@FULL
 @pytest.mark.heavy(minutes=3)
 def test_b057_an_interval_is_not_counted_from_the_start_of_a_process(world: World, full: bool) -> None:
     period, life, many = (20, 8, 9) if full else (3, 0.6, 3)
@@ -81,6 +84,7 @@ def test_b057_an_interval_is_not_counted_from_the_start_of_a_process(world: Worl
     assert steps == {period * SECOND} if full else steps and min(steps) >= period * SECOND
 
 
+@FULL
 @pytest.mark.heavy(minutes=1)
 def test_b059_four_workers_never_have_two_jobs_of_a_schedule_without_overlap(world: World, full: bool) -> None:
     scale, length, least = (2, 60, 8) if full else (1, 5, 2)
@@ -170,6 +174,7 @@ async def again():
 """
 
 
+@FULL
 @pytest.mark.heavy
 def test_b064_workers_with_wrong_clocks_keep_the_time_of_the_database(world: World, full: bool) -> None:
     seconds, delay = ("10", 5 * SECOND) if full else ("3", 2 * SECOND)
@@ -233,6 +238,7 @@ def paris(tmp_path: Path) -> Iterator[World]:
         world.end()
 
 
+@FULL
 def test_b041_a_worker_serves_on_through_the_hour_in_which_the_clocks_go_back(paris: World) -> None:
     source = """
     for name, cron in (("often", "*/5 * * * *"), ("first pass", "0 2 * * *"), ("both passes", "0 * * * *")):
@@ -321,6 +327,7 @@ def test_a_clock_of_the_database_that_leaps_forward_makes_workers_seem_dead_unti
     assert (first.returncode, second.returncode) == (None, None)
 
 
+@FULL
 def test_when_the_clock_of_the_database_is_set_back_planned_jobs_and_fired_slots_wait_for_it(
     leaping: tuple[World, Callable[[timedelta], None]],
 ) -> None:

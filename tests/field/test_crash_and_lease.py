@@ -13,7 +13,7 @@ import pytest
 
 from akadze import dev
 from tests.database import create_database
-from tests.families import few
+from tests.families import FULL, few
 from tests.field.world import OPTIONS, World
 from tests.servers import skip_without_programs
 from tests.waiting import wait_until
@@ -45,6 +45,7 @@ def test_b001_jobs_of_a_worker_whose_row_is_gone_come_back(world: World) -> None
     )
 
 
+@FULL
 @pytest.mark.heavy
 def test_b003_long_jobs_of_a_healthy_worker_are_left_to_it(world: World, full: bool) -> None:
     source = """
@@ -107,6 +108,7 @@ def test_b004_a_worker_that_drains_keeps_its_lease(world: World, full: bool) -> 
     assert second.returncode is None
 
 
+@FULL
 @pytest.mark.heavy
 def test_b006_a_late_failure_of_an_earlier_attempt_leaves_a_failed_job_alone(world: World, full: bool) -> None:
     source = """
@@ -182,6 +184,7 @@ when (old.state = 'running' and new.state = 'queued' and new.attempt > old.attem
 """
 
 
+@FULL
 @pytest.mark.parametrize("moment", few(["in its middle", "after its first commit"], kept=["after its first commit"]))
 def test_b009_a_rescue_that_a_crash_of_the_database_breaks_off_is_done_again(
     own_world: World, own_server: dev.Server, moment: str
@@ -288,6 +291,7 @@ def counting_world(tmp_path: Path) -> Iterator[World]:
         world.end()
 
 
+@FULL
 def test_b012_a_job_of_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
     counting_world: World, full: bool
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from akadze import Akadze, AkadzeError
 from akadze._schedules import next_due
 from akadze._worker.schedules import Schedules
+from tests.families import FULL
 from tests.fires import between
 from tests.processes import Process
 from tests.worker.firing import MINUTE, SECOND, Tables, add_task, jobs, look_at
@@ -219,6 +220,7 @@ asyncio.run(main())
 """
 
 
+@FULL
 def test_b061_a_cron_without_a_zone_is_in_utc_wherever_the_worker_is(
     tables: Tables, tmp_path: Path, database_url: str
 ) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from akadze import Akadze, Retry, Snooze, list_jobs
 from akadze.job import Job
 from tests.cli.conftest import Cli, cli
+from tests.families import FULL
 from tests.waiting import until
 from tests.worker.serving import Serve
 from tests.worker.table import Table, enqueue
@@ -123,6 +124,7 @@ def endless(n: int = 0) -> int:
     return endless(n + 1) + 1
 
 
+@FULL
 async def test_b094_errors_of_any_length_keep_head_and_tail_and_stay_small(
     app: Akadze, table: Table, serve: Serve, cli: Cli
 ) -> None:

@@ -16,6 +16,7 @@ from akadze.sync import clear_limit as clear_limit_now
 from akadze.sync import set_limit as set_limit_now
 from tests.claims.claiming import CHOOSE_LIMITED, Claimer
 from tests.claims.clients import Client
+from tests.families import FULL
 from tests.field.world import World
 from tests.waiting import until
 from tests.worker.serving import Serve
@@ -85,6 +86,7 @@ async def in_order_of_start(table: Table) -> list[int]:
     return [row["id"] for row in rows]
 
 
+@FULL
 @pytest.mark.heavy
 async def test_b099_six_workers_together_never_run_more_than_the_limit(
     app: Akadze, table: Table, world: World, full: bool, raw: Raw
@@ -347,6 +349,7 @@ async def test_b110_a_claim_reads_none_of_the_finished_jobs_of_its_key(
     assert min(took) < max(0.1, time.monotonic() - began)
 
 
+@FULL
 @pytest.mark.heavy
 def test_b110_the_count_of_starts_outlives_the_worker_and_the_finished_jobs(world: World, full: bool) -> None:
     window = timedelta(seconds=10 if full else 3)

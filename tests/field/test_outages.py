@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from akadze import Akadze, dev
 from akadze.task import Task
 from tests.database import create_database, with_database
+from tests.families import FULL
 from tests.faults.pooler import PROGRAM, pooled
 from tests.field.world import World
 from tests.processes import Process
@@ -30,6 +31,7 @@ async def quick():
 TERMINATE = f"select pg_terminate_backend(pid) {SESSIONS}"
 
 
+@FULL
 @pytest.mark.heavy
 def test_b013_a_break_of_the_database_does_not_end_a_worker(
     own_world: World, own_server: dev.Server, full: bool
@@ -50,6 +52,7 @@ def test_b013_a_break_of_the_database_does_not_end_a_worker(
     assert worker.returncode is None
 
 
+@FULL
 @pytest.mark.heavy
 def test_b015_a_database_that_refuses_writes_for_a_while_loses_no_job(own_world: World, full: bool) -> None:
     source = """
@@ -112,6 +115,7 @@ asyncio.run(main())
 """
 
 
+@FULL
 @pytest.mark.heavy
 @pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed")
 def test_b016_everything_works_through_a_pooler_in_transaction_mode(
@@ -190,6 +194,7 @@ async def _enqueued(task: Task[Any], colour: str) -> int:
     return await (enqueue(task) if colour == "async" else asyncio.to_thread(blocking))
 
 
+@FULL
 @pytest.mark.parametrize("poll_interval", [1, 600])
 async def test_b020_jobs_start_at_once_after_every_connection_of_a_worker_was_lost(
     app: Akadze, table: Table, world: World, poll_interval: float
@@ -227,6 +232,7 @@ async def test_b020_jobs_start_at_once_after_every_connection_of_a_worker_was_lo
     assert worker.returncode is None
 
 
+@FULL
 @pytest.mark.heavy
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_b021_a_pool_that_is_smaller_than_the_slots_makes_jobs_wait_and_no_more(

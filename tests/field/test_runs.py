@@ -21,12 +21,14 @@ import akadze.sync.testing
 from akadze import Akadze, current, list_workers
 from akadze.testing import drain
 from tests.connections.alchemy import url_for
+from tests.families import FULL
 from tests.field.world import OPTIONS, World
 from tests.waiting import PATIENCE, until
 from tests.worker.serving import Serve
 from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
 
 
+@FULL
 @pytest.mark.heavy
 async def test_b030_a_body_that_blocks_holds_up_neither_the_beats_nor_other_bodies(
     app: Akadze, table: Table, world: World, full: bool
@@ -264,6 +266,7 @@ async def _pool(url: str) -> AsyncIterator[Opened]:
         yield pool.connection
 
 
+@FULL
 @pytest.mark.heavy
 @pytest.mark.parametrize("opening", [_engine, _pool])
 async def test_b037_a_caller_that_is_cancelled_while_it_enqueues_loses_neither_jobs_nor_connections(

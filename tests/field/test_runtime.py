@@ -21,6 +21,7 @@ from akadze import Akadze, AkadzeError, EnqueueError, Snooze, Worker, current, d
 from akadze._worker.loop import Loop
 from akadze.testing import drain
 from tests.database import create_database
+from tests.families import FULL
 from tests.field.world import OPTIONS, World
 from tests.frameworks.django.conftest import Manage
 from tests.frameworks.django.test_connections import Shop
@@ -67,6 +68,7 @@ sys.exit(any(codes))
 """
 
 
+@FULL
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_b140_an_app_used_before_a_fork_works_on_both_sides(world: World, colour: str) -> None:
@@ -82,6 +84,7 @@ def test_b140_an_app_used_before_a_fork_works_on_both_sides(world: World, colour
     ]
 
 
+@FULL
 @pytest.mark.heavy
 def test_b142_connections_of_django_neither_pile_up_nor_stay_dead(
     own_server: dev.Server, tmp_path: Path, full: bool

@@ -19,6 +19,7 @@ from sqlalchemy import make_url
 from akadze import Akadze, applied_versions, dev, list_jobs, list_limits, list_workers, metrics, queue_snapshot, sync
 from akadze.sync.metrics import render_metrics
 from tests.database import create_database
+from tests.families import FULL
 from tests.field.world import World
 from tests.processes import Process, Starter
 from tests.schema.conftest import Role, of_this_process
@@ -80,6 +81,7 @@ def world_of(tmp_path: Path) -> Iterator[Callable[[str], World]]:
         world.end()
 
 
+@FULL
 @pytest.mark.heavy(minutes=2)
 def test_b121_commands_that_migrate_at_once_all_succeed(
     empty_database_url: str, start_worker: Starter, database_url: str, full: bool
@@ -95,6 +97,7 @@ def test_b121_commands_that_migrate_at_once_all_succeed(
             assert sync.applied_versions(empty_database_url) == versions
 
 
+@FULL
 def test_b122_a_role_without_superuser_installs_and_uses_everything(
     empty_database_url: str, role: Role, start_worker: Starter, world_of: Callable[[str], World]
 ) -> None:
@@ -236,6 +239,7 @@ def test_b124_a_worker_on_a_database_never_migrated_says_what_to_run(
     assert run(empty_database_url, "select nspname from pg_namespace where nspname = 'akadze'") == []
 
 
+@FULL
 def test_b126_a_migration_that_was_killed_any_number_of_times_can_be_applied(
     empty_database_url: str, processes: Processes, database_url: str, start_worker: Starter
 ) -> None:

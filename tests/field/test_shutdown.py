@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from akadze import Akadze
+from tests.families import FULL
 from tests.field.world import OPTIONS, World
 from tests.processes import Process
 from tests.worker.serving import Serve
@@ -58,6 +59,7 @@ def drop_schema(world: World) -> None:
             pass  # with a statement of the worker
 
 
+@FULL
 @pytest.mark.heavy(minutes=3)
 def test_b022_a_signal_in_the_middle_of_a_claim_leaves_nothing_running_and_repeats_nothing(
     world: World, full: bool
@@ -84,12 +86,14 @@ def test_b022_a_signal_in_the_middle_of_a_claim_leaves_nothing_running_and_repea
     assert ran == [{"count": jobs, "jobs": jobs}]
 
 
+@FULL
 def test_b024_a_signal_while_idle_ends_with_code_0(world: World) -> None:
     process = world.worker(IDLE)
     process.terminate()
     assert exit_code(process) == 0
 
 
+@FULL
 def test_b024_a_lease_that_is_lost_ends_with_another_code_and_one_line(world: World) -> None:
     process = world.worker(IDLE, heartbeat_interval=0.2, heartbeat_ttl=1)
     with world.connect() as blocker, blocker.transaction():
@@ -100,6 +104,7 @@ def test_b024_a_lease_that_is_lost_ends_with_another_code_and_one_line(world: Wo
     assert "no heartbeat of this worker succeeded within 1 s" in line
 
 
+@FULL
 def test_b024_a_worker_that_was_frozen_past_its_lease_ends_with_another_code(world: World) -> None:
     process = world.worker(IDLE, heartbeat_interval=0.2, heartbeat_ttl=1)
     process.send(signal.SIGSTOP)
@@ -108,6 +113,7 @@ def test_b024_a_worker_that_was_frozen_past_its_lease_ends_with_another_code(wor
     assert exit_code(process) == 1
 
 
+@FULL
 def test_b024_a_schema_that_is_gone_ends_with_another_code_and_one_line_that_names_it(world: World) -> None:
     process = world.worker(IDLE)
     drop_schema(world)
@@ -117,6 +123,7 @@ def test_b024_a_schema_that_is_gone_ends_with_another_code_and_one_line_that_nam
     assert "does not exist" in line
 
 
+@FULL
 def test_b024_a_supervisor_tells_of_a_process_that_ended_badly_after_the_signal(world: World) -> None:
     process = world.worker(
         """
@@ -137,6 +144,7 @@ def test_b024_a_supervisor_tells_of_a_process_that_ended_badly_after_the_signal(
     assert process.wait() == 1
 
 
+@FULL
 @pytest.mark.parametrize(("kind", "shutdown_timeout"), [("async def", 2), ("def", 0)])
 def test_b025_jobs_that_were_claimed_and_not_begun_are_not_forgotten(
     world: World, kind: str, shutdown_timeout: float
@@ -209,6 +217,7 @@ async def hook():
 """
 
 
+@FULL
 def test_b027_bodies_that_do_not_stop_are_named_and_hold_up_nothing(world: World) -> None:
     process = world.worker(STUBBORN, slots=3, shutdown_timeout=0.2)
     jobs = {task: world.enqueue(task)[0] for task in ("body", "group", "hook")}

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from akadze import Akadze, Cancel, Fail, current, request_cancel
 from akadze._urls import sqlalchemy_url
+from tests.families import FULL
 from tests.field.world import OPTIONS, World
 from tests.worker.serving import Serve
 from tests.worker.table import SESSIONS, Table, enqueue, enqueue_many
@@ -121,6 +122,7 @@ async def test_b129_each_kind_of_ended_job_goes_and_all_others_stay(
     await app.aclose()
 
 
+@FULL
 @pytest.mark.heavy
 async def test_b131_running_jobs_pin_no_connection(database_url: str, table: Table, serve: Serve, full: bool) -> None:
     engine = create_async_engine(

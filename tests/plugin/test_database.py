@@ -7,6 +7,7 @@ import sys
 import psycopg
 import pytest
 
+from tests.families import FULL
 from tests.plugin.conftest import Run
 
 
@@ -50,6 +51,7 @@ def test_without_a_given_one_a_server_is_started_and_removed(run: Run, monkeypat
         psycopg.connect(url)
 
 
+@FULL
 def test_each_process_of_several_has_a_database_for_itself(run: Run) -> None:
     result = run(
         """

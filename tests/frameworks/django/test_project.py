@@ -10,7 +10,7 @@ import django
 import pytest
 
 from tests.database import create_database
-from tests.families import few
+from tests.families import FULL, few
 from tests.frameworks.django.conftest import PROJECT, Manage
 
 MODULES = sorted(path.stem for path in (PROJECT / "shop" / "tests").glob("tests_*.py"))
@@ -37,7 +37,7 @@ def run(manage: Manage, modules: list[str], **options: Any) -> None:
     assert int(ran[1]) > 0, printed
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", few(GROUPS, kept=["others"]))
 def test_the_tests_of_the_project_pass(manage: Manage, group: str) -> None:
     run(manage, GROUPS[group])
 
@@ -49,6 +49,7 @@ def test_those_on_djangos_own_tasks_pass(manage: Manage, module: str) -> None:
     run(manage, [module])
 
 
+@FULL
 @pytest.mark.parametrize("driver", few(DRIVERS, kept=["psycopg2"]))
 def test_they_pass_on_each_driver_and_option_of_djangos_connection(manage: Manage, driver: str) -> None:
     run(manage, ON_DRIVERS, environment=DRIVERS[driver])
@@ -63,6 +64,7 @@ def test_wrong_use_of_a_command_ends_with_2_and_a_line(manage: Manage) -> None:
     assert manage("akadze_migrate", "--database", "notes", code=2).startswith("CommandError: DATABASES['notes']")
 
 
+@FULL
 @pytest.mark.parametrize("command", ["akadze_worker", "akadze_jobs list"])
 def test_a_command_that_finds_no_tables_names_djangos_own_migrate(
     manage: Manage, server_url: str, database_name: str, command: str

@@ -11,10 +11,12 @@ import psycopg
 
 from akadze import Akadze
 from tests.database import create_database
+from tests.families import FULL
 from tests.frameworks.django.conftest import PROJECT, Manage
 from tests.waiting import wait_until
 
 
+@FULL
 def test_a_change_of_the_code_starts_the_worker_again_with_the_new_code(
     manage: Manage, server_url: str, database_name: str, tmp_path: Path
 ) -> None:

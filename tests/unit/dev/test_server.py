@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 
 from akadze import dev
 from akadze.errors import AkadzeError
+from tests.families import FULL
 from tests.processes import is_alive
 from tests.unit.dev.servers import value
 from tests.waiting import wait_until
@@ -73,6 +74,7 @@ def test_over_tcp_it_asks_for_the_password_that_is_in_its_url() -> None:
             psycopg.connect(server.url().replace(str(password), "wrong"))
 
 
+@FULL
 def test_a_throw_away_server_does_not_wait_for_the_disk_and_a_durable_one_does(running: dev.Server) -> None:
     with dev.start(durable=True) as durable:
         for setting in ("fsync", "full_page_writes"):
