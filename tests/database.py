@@ -25,6 +25,9 @@ from tests.waiting import PATIENCE
 _GIVEN_URL = os.environ.get("AKADZE_DATABASE_URL")
 _XDIST_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
+#: What a session of this module is called, by which tests leave it out.
+NAME_OF_SESSION = "between tests"
+
 _TABLES = "select tablename from pg_tables where schemaname = 'akadze' and tablename <> 'schema_migrations'"
 _SIZE = "select sum(pg_relation_size(oid)) from pg_class where relnamespace = 'akadze'::regnamespace and relkind = 'r'"
 #: Bytes in the tables up to which deleting their rows is faster than new files for each table and index.
@@ -142,7 +145,8 @@ class Database:
             self._kept = set(connection.execute(_LEFTOVERS).fetchall())
 
     def connect(self) -> psycopg.Connection:
-        return psycopg.connect(self.url, autocommit=True, options="-c search_path= -c lock_timeout=20s")
+        options = "-c search_path= -c lock_timeout=20s"
+        return psycopg.connect(self.url, autocommit=True, options=options, application_name=NAME_OF_SESSION)
 
     def migrate(self) -> None:
         with self.connect() as connection:

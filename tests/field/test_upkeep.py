@@ -202,7 +202,6 @@ def test_b132_a_worker_that_is_cleaning_stops_at_once(world: World, full: bool) 
     assert 0 < left < jobs
     # What it had under way ended with it.
     world.until(
-        "select count(*) = 0 from pg_stat_activity where datname = current_database()"
-        " and backend_type = 'client backend' and pid <> pg_backend_pid()",
+        f"select count(*) = 0 {SESSIONS}",
         timeout=10,
     )

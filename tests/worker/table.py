@@ -12,12 +12,13 @@ from psycopg.rows import dict_row
 from sqlalchemy import text
 
 from akadze.task import Task
+from tests.database import NAME_OF_SESSION
 from tests.waiting import PATIENCE, until
 
 #: The other sessions of this test's database, to ask about.
 SESSIONS = (
     "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    " and backend_type = 'client backend'"
+    f" and backend_type = 'client backend' and application_name <> '{NAME_OF_SESSION}'"
 )
 
 _ENDED = {"succeeded", "failed", "cancelled"}

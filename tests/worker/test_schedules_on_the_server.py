@@ -18,6 +18,8 @@ from akadze.job import Job
 from tests.worker.firing import MINUTE, NOON, SECOND, Tables, add_task, jobs, look_at, marks, step
 
 DELETE_OLD_PERIODIC_RUNS = statement("schedules", "delete_old_periodic_runs")
+#: For the statement that deletes marks: those of these tests are all of the app's own schedules.
+MINE: dict[str, Any] = {"scheduled": ["a", "b", "c", "report"], "of_others": timedelta(days=400)}
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ async def test_a_role_with_no_more_than_the_tables_rows_can_fire(app: Akadze, ta
             assert (await Schedules(app).step(connection, now=NOON)).fired == 1
             assert (await Schedules(app).step(connection, now=NOON + MINUTE)).held == 1
             async with connection.begin():
-                await async_caller(connection).rows(DELETE_OLD_PERIODIC_RUNS, retention=SECOND)
+                await async_caller(connection).rows(DELETE_OLD_PERIODIC_RUNS, **MINE, retention=SECOND)
             await connection.invalidate()
     finally:
         tables.execute("drop owned by akadze_schedules_test")
@@ -91,7 +93,7 @@ async def test_session_settings_do_not_change_slots(app: Akadze, tables: Tables)
 
 async def delete_old(app: Akadze, retention: timedelta) -> int:
     async with app.engine.begin() as connection:
-        [row] = await async_caller(connection).rows(DELETE_OLD_PERIODIC_RUNS, retention=retention)
+        [row] = await async_caller(connection).rows(DELETE_OLD_PERIODIC_RUNS, **MINE, retention=retention)
         return int(row["deleted"])
 
 
