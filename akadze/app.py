@@ -48,8 +48,9 @@ class Akadze:
     ``pool_size`` sets the pool of the engine that the app builds (SQLAlchemy's default is 5, plus 10 overflow). A
     worker holds a few connections of its own beside the pool; in the pool, count one for each ``complete_tx`` block
     that runs at once. ``grace`` is how late a periodic fire may still be enqueued. ``retention`` is how long finished
-    jobs and periodic runs are kept before a worker deletes them; keep it longer than ``grace``. The attribute ``hooks``
-    takes callables (see ``Hooks``), and ``tasks`` has each registered Task by its name.
+    jobs and periodic runs are kept before a worker deletes them; periodic runs are kept as long as ``grace`` at least,
+    and those of tasks without a schedule in this app for 400 days. The attribute ``hooks`` takes callables (see
+    ``Hooks``), and ``tasks`` has each registered Task by its name.
 
     Raises AkadzeError for wrong options or a URL that is not of PostgreSQL. Nothing connects before it is used.
     """

@@ -42,11 +42,12 @@ class Supervisor:
         self._command = list(command)
         self._count = count
         self._children: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
-        self._events: SimpleQueue[int | subprocess.Popen[bytes]] = SimpleQueue()
+        self._events: SimpleQueue[int | tuple[subprocess.Popen[bytes], float]] = SimpleQueue()
         #: Processes that the system could not start.
         self._missing = 0
         self._signals = 0
         self._first = signal.SIGTERM
+        self._stopped = 0.0
         self._failed = 0
         self._code = 0
 
@@ -69,7 +70,7 @@ class Supervisor:
                     self._first = self._first if self._signals else signal.Signals(event)
                     self._pass_on()
                 else:
-                    self._ended(event, reading)
+                    self._ended(*event, reading)
         finally:
             os.close(writing)
             os.close(reading)
@@ -84,18 +85,25 @@ class Supervisor:
                 # A Ctrl-C at the terminal comes to the supervisor alone, which passes it on once.
                 start_new_session=True,
             )
-        except OSError as error:  # there is no memory, or no room for one more process
+            watch = threading.Thread(target=self._watch, args=(child,), name=f"akadze-watch-{child.pid}", daemon=True)
+            try:
+                watch.start()
+            except RuntimeError:  # a thread counts as a process, and has no room
+                child.kill()
+                child.wait()
+                raise
+        except (OSError, RuntimeError) as error:  # there is no memory, or no room for one more process
             if not self._missing:
                 logger.warning("a worker process cannot be started: %s; it is tried again", error)
             self._missing += 1
             self._failed += 1
             return
         self._children[child.pid] = (child, time.monotonic())
-        threading.Thread(target=self._watch, args=(child,), name=f"akadze-watch-{child.pid}", daemon=True).start()
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         child.wait()
-        self._events.put(child)
+        # When it ended: those before it in the queue may keep it waiting for long.
+        self._events.put((child, time.monotonic()))
 
     def _start_missing(self, lifeline: int) -> None:
         if not self._children and self._failed >= _GIVE_UP * self._count:
@@ -111,18 +119,20 @@ class Supervisor:
         # Two signals of one number are one to a process that had no time for the first; of two numbers they stay two.
         # A child takes a second one of the first number for the same request, which systemd has sent to it, too.
         number = _PASSED_ON[(_PASSED_ON.index(self._first) + self._signals) % len(_PASSED_ON)]
+        self._stopped = self._stopped or time.monotonic()
         self._signals += 1
         self._missing = 0
         for child, _ in self._children.values():
             child.send_signal(number)
 
-    def _ended(self, child: subprocess.Popen[bytes], lifeline: int) -> None:
+    def _ended(self, child: subprocess.Popen[bytes], ended: float, lifeline: int) -> None:
         _, started = self._children.pop(child.pid)
         code = child.returncode
-        lived = time.monotonic() - started
+        lived = ended - started
         if self._signals:
             # One that was about to start ends by the signal itself, and has claimed nothing.
-            if code and not (-code in _PASSED_ON and lived < _STARTING):
+            # One that died before would have been replaced.
+            if code and ended >= self._stopped and not (-code in _PASSED_ON and lived < _STARTING):
                 self._code = self._code or _exit_code(code)
             return
         self._failed = self._failed + 1 if lived < _STARTED else 0
@@ -143,7 +153,7 @@ class Supervisor:
     def _any_serves(self) -> bool:
         """Tell whether a process has started well: it may wait for a database in which no new one can start."""
         now = time.monotonic()
-        return any(now - started >= _STARTED for _, started in self._children.values())
+        return any(child.returncode is None and now - started >= _STARTED for child, started in self._children.values())
 
     def _restart_unless_stopped(self, lifeline: int) -> None:
         # A signal may have come meanwhile: it goes first.
@@ -152,7 +162,7 @@ class Supervisor:
             waiting.append(self._events.get())
         if not any(isinstance(event, int) for event in waiting):
             self._start(lifeline)
-        for event in waiting:
+        for event in sorted(waiting, key=lambda event: not isinstance(event, int)):
             self._events.put(event)
 
 

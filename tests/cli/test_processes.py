@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,53 @@ def test_a_supervisor_without_any_process_gives_up(start_worker: Starter, tmp_pa
     os.kill(int(supervisor.stdout), signal.SIGKILL)
     assert supervisor.wait() == 1
     assert "no worker process can be started: giving up" in supervisor.stderr
+
+
+MANY_DIE = """
+import os, sys
+from akadze._worker import processes
+
+processes._PAUSE = 0.05
+processes._STARTED = 0.6
+child = sys.argv[2] + " sleep 0.1; exit 1"
+sys.exit(processes.Supervisor(["/bin/sh", "-c", child], int(sys.argv[1])).run())
+"""
+
+
+def test_many_processes_that_cannot_start_end_the_supervisor_as_two_do(start_worker: Starter) -> None:
+    """How long each lived does not grow while the supervisor is busy with the others."""
+    supervisor = start_worker.program(MANY_DIE, "8", "")
+    assert supervisor.wait() == 1
+    assert "giving up" in supervisor.stderr
+
+
+def test_a_signal_goes_before_the_many_that_have_died(start_worker: Starter) -> None:
+    serving = "if mkdir serving 2> /dev/null; then trap 'exit 0' TERM; while :; do sleep 0.05; done; fi;"
+    supervisor = start_worker.program(MANY_DIE, "24", serving)
+    wait_until(lambda: supervisor.stderr.count("is replaced") > 24)
+    supervisor.terminate()
+    before = supervisor.stderr.count("is replaced")
+    assert supervisor.wait() == 0
+    assert supervisor.stderr.count("is replaced") - before < 5
+
+
+WITHOUT_THREADS = """
+import os, resource, selectors, subprocess, sys
+from akadze._worker import processes
+
+os.setgroups([])
+os.setgid(54321)
+os.setuid(54321)
+# Itself, and one more process that has a thread to watch it; the next one has no room for its thread.
+resource.setrlimit(resource.RLIMIT_NPROC, (4, 4))
+sys.exit(processes.Supervisor(["/bin/sleep", "600"], 3).run())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can be a user without any process")
+def test_a_process_without_room_for_the_thread_that_watches_it_is_tried_again(start_worker: Starter) -> None:
+    supervisor = start_worker.program(WITHOUT_THREADS)
+    wait_until(lambda: supervisor.stderr.count("cannot be started: can't start new thread") > 1)
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+    assert "Traceback" not in supervisor.stderr
