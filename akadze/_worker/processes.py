@@ -28,7 +28,7 @@ _STARTING: Final = 30.0
 #: Failed starts in a row, over all processes together, after which the supervisor gives up if no process serves; times
 #: their number.
 _GIVE_UP: Final = 3
-#: What the children get for the first signal, the second, and so on in turn, beginning with the one that came first.
+#: What the children get for the first signal, the second, and so on in turn.
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds before a process that died is replaced, at first; doubled each time that as many starts have failed as there
 #: are processes.
@@ -117,13 +117,14 @@ class Supervisor:
 
     def _pass_on(self) -> None:
         # Two signals of one number are one to a process that had no time for the first; of two numbers they stay two.
-        # A child takes a second one of the first number for the same request, which systemd has sent to it, too.
-        number = _PASSED_ON[(_PASSED_ON.index(self._first) + self._signals) % len(_PASSED_ON)]
+        # A child takes a second one of the first number for the same request, which systemd has sent to it, too. But
+        # until Python has started, SIGINT is an error of its own: who may be so young gets SIGTERM first.
         self._stopped = self._stopped or time.monotonic()
+        for child, started in self._children.values():
+            first = self._first if self._stopped - started >= _STARTING else signal.SIGTERM
+            child.send_signal(_PASSED_ON[(_PASSED_ON.index(first) + self._signals) % len(_PASSED_ON)])
         self._signals += 1
         self._missing = 0
-        for child, _ in self._children.values():
-            child.send_signal(number)
 
     def _ended(self, child: subprocess.Popen[bytes], ended: float, lifeline: int) -> None:
         _, started = self._children.pop(child.pid)
