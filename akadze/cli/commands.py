@@ -11,7 +11,7 @@ import typer
 
 from akadze.cli import bench, demo, jobs, limits, metrics, migrate, queues, worker, workers
 from akadze.cli.options import DATABASE_URL
-from akadze.cli.output import write
+from akadze.cli.output import print_error, silence, write
 
 # No colour in help and no boxes: the page of the documentation is made from it, and it starts faster. Exceptions are
 # printed as Python prints them: typer's own way shows the values of variables, which may be secrets.
@@ -67,4 +67,12 @@ def run() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process
         # A terminal of another encoding shows a name with escapes, rather than nothing.
         getattr(sys, name).reconfigure(errors="backslashreplace")
-    app(prog_name="akadze")
+    try:
+        app(prog_name="akadze")
+    except OSError as error:
+        # typer writes help by itself. It comes before any module of the user's is loaded, whose errors are shown whole.
+        if "--help" not in sys.argv:
+            raise
+        silence(sys.stdout)
+        print_error(f"the output cannot be written: {error.strerror or error}")
+        sys.exit(1)

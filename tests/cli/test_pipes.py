@@ -67,8 +67,9 @@ def test_a_reader_that_wants_nothing_sees_no_noise(shell: Shell, line: str) -> N
     assert shell(f"akadze {line} | true").stderr == ""
 
 
-def test_an_output_that_is_full_is_a_failure_of_one_line(shell: Shell) -> None:
-    done = shell("akadze metrics > /dev/full")
+@pytest.mark.parametrize("line", ["metrics", "--version", "--help", "jobs list --help"])
+def test_an_output_that_is_full_is_a_failure_of_one_line(shell: Shell, line: str) -> None:
+    done = shell(f"akadze {line} > /dev/full")
     assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: No space left on device\n")
 
 
