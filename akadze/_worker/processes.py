@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -184,7 +185,10 @@ def end_with_supervisor() -> bool:
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """Return the command of one process for the arguments of ``akadze``, without ``--processes``."""
+    """Return the command of one process for the arguments of ``akadze``, without ``--processes``.
+
+    It looks for modules where this process does.
+    """
     kept: list[str] = []
     given = iter(arguments)
     for argument in given:
@@ -192,7 +196,9 @@ def command_of(arguments: Sequence[str]) -> list[str]:
             next(given, None)
         elif not argument.startswith("--processes="):
             kept.append(argument)
-    return [sys.executable, "-m", "akadze", *kept]
+    # With -m the current directory would come before Python's own modules, unless -P keeps it out. The app finds it.
+    safe = [] if sys.path[:1] in ([str(Path.cwd())], [""]) else ["-P"]
+    return [sys.executable, *safe, "-m", "akadze", *kept]
 
 
 def _exit_code(code: int) -> int:

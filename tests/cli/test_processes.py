@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Table
-from tests.cli.test_worker import FAST, IDLE, ended, rows_of_workers
+from tests.cli.test_worker import FAST, IDLE, SERVES, ended, rows_of_workers
 from tests.processes import Starter, is_alive
 from tests.waiting import wait_until
 
@@ -33,6 +33,16 @@ def test_one_signal_stops_all_processes_with_code_0(start_worker: Starter, table
     assert "Traceback" not in supervisor.stderr
     assert rows_of_workers(table) == []
     assert not any(map(is_alive, workers))
+
+
+def test_a_module_of_the_project_does_not_hide_one_of_python(start_worker: Starter, tmp_path: Path) -> None:
+    """The current directory is for the app, not for what a process imports before it."""
+    (tmp_path / "queue.py").write_text("raise SystemExit('hidden')")
+    supervisor = start_worker(IDLE, *TWO)
+    wait_until(lambda: supervisor.stderr.count(SERVES) == 2 or "hidden" in supervisor.stderr)
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+    assert "hidden" not in supervisor.stderr
 
 
 def test_a_process_that_dies_is_replaced(start_worker: Starter, table: Table) -> None:
