@@ -42,7 +42,8 @@ class Supervisor:
     def __init__(self, command: Sequence[str], count: int) -> None:
         self._command = list(command)
         self._count = count
-        self._children: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        #: When each was started. Not by its pid, which the system may give again to the one that replaces it.
+        self._children: dict[subprocess.Popen[bytes], float] = {}
         self._events: SimpleQueue[int | tuple[subprocess.Popen[bytes], float]] = SimpleQueue()
         #: Processes that the system could not start.
         self._missing = 0
@@ -99,7 +100,7 @@ class Supervisor:
             self._missing += 1
             self._failed += 1
             return
-        self._children[child.pid] = (child, time.monotonic())
+        self._children[child] = time.monotonic()
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         child.wait()
@@ -121,16 +122,15 @@ class Supervisor:
         # A child takes a second one of the first number for the same request, which systemd has sent to it, too. But
         # until Python has started, SIGINT is an error of its own: who may be so young gets SIGTERM first.
         self._stopped = self._stopped or time.monotonic()
-        for child, started in self._children.values():
+        for child, started in self._children.items():
             first = self._first if self._stopped - started >= _STARTING else signal.SIGTERM
             child.send_signal(_PASSED_ON[(_PASSED_ON.index(first) + self._signals) % len(_PASSED_ON)])
         self._signals += 1
         self._missing = 0
 
     def _ended(self, child: subprocess.Popen[bytes], ended: float, lifeline: int) -> None:
-        _, started = self._children.pop(child.pid)
+        lived = ended - self._children.pop(child)
         code = child.returncode
-        lived = ended - started
         if self._signals:
             # One that was about to start ends by the signal itself, and has claimed nothing.
             # One that died before would have been replaced.
@@ -155,7 +155,7 @@ class Supervisor:
     def _any_serves(self) -> bool:
         """Tell whether a process has started well: it may wait for a database in which no new one can start."""
         now = time.monotonic()
-        return any(child.returncode is None and now - started >= _STARTED for child, started in self._children.values())
+        return any(child.returncode is None and now - started >= _STARTED for child, started in self._children.items())
 
     def _restart_unless_stopped(self, lifeline: int) -> None:
         # A signal may have come meanwhile: it goes first.

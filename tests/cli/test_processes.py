@@ -323,3 +323,41 @@ def test_a_process_without_room_for_the_thread_that_watches_it_is_tried_again(st
     supervisor.terminate()
     assert supervisor.wait() == 0
     assert "Traceback" not in supervisor.stderr
+
+
+PID_GIVEN_AGAIN = """
+import os, subprocess, sys, time
+from akadze._worker import processes
+
+def start(*arguments, **options):
+    child = real(*arguments, **options)
+    if len(started) == 2:  # it replaces the first: the second ends meanwhile, and this one gets its pid
+        pid = started[1].pid
+        started[1].kill()
+        while os.path.exists(f"/proc/{pid}"):
+            time.sleep(0.01)
+        while child.pid != pid:
+            child.kill()
+            child.wait()
+            with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+                last.write(str(pid - 1))
+            child = real(*arguments, **options)
+        print(pid, flush=True)
+    started.append(child)
+    if len(started) == 2:
+        started[0].kill()
+    return child
+
+started = []
+real, subprocess.Popen = subprocess.Popen, start
+sys.exit(processes.Supervisor(["/bin/sleep", "60"], 2).run())
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), reason="the next pid cannot be chosen")
+def test_a_process_that_gets_the_pid_of_one_that_died_is_stopped_with_the_others(start_worker: Starter) -> None:
+    supervisor = start_worker.program(PID_GIVEN_AGAIN)
+    wait_until(lambda: supervisor.stderr.count("is replaced") == 2)
+    supervisor.terminate()
+    assert supervisor.wait() == 0
+    assert not is_alive(int(supervisor.stdout))
