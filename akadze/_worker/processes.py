@@ -29,7 +29,7 @@ _STARTING: Final = 30.0
 #: Failed starts in a row, over all processes together, after which the supervisor gives up if no process serves; times
 #: their number.
 _GIVE_UP: Final = 3
-#: What the children get for the first signal, the second, and so on in turn.
+#: What the children get for the first signal, the second, and so on in turn, beginning with the one that came first.
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds before a process that died is replaced, at first; doubled each time that as many starts have failed as there
 #: are processes.
@@ -80,20 +80,7 @@ class Supervisor:
 
     def _start(self, lifeline: int) -> None:
         try:
-            child = subprocess.Popen(  # noqa: S603 - the command is this program's own
-                self._command,
-                env={**os.environ, _LIFELINE: str(lifeline)},
-                pass_fds=[lifeline],
-                # A Ctrl-C at the terminal comes to the supervisor alone, which passes it on once.
-                start_new_session=True,
-            )
-            watch = threading.Thread(target=self._watch, args=(child,), name=f"akadze-watch-{child.pid}", daemon=True)
-            try:
-                watch.start()
-            except RuntimeError:  # a thread counts as a process, and has no room
-                child.kill()
-                child.wait()
-                raise
+            child = self._spawn(lifeline)
         except (OSError, RuntimeError) as error:  # there is no memory, or no room for one more process
             if not self._missing:
                 logger.warning("a worker process cannot be started: %s; it is tried again", error)
@@ -101,6 +88,27 @@ class Supervisor:
             self._failed += 1
             return
         self._children[child] = time.monotonic()
+
+    def _spawn(self, lifeline: int) -> subprocess.Popen[bytes]:
+        # The child begins with SIGINT held back, until it lets it through (`end_with_supervisor`).
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            child = subprocess.Popen(  # noqa: S603 - the command is this program's own
+                self._command,
+                env={**os.environ, _LIFELINE: str(lifeline)},
+                pass_fds=[lifeline],
+                # A Ctrl-C at the terminal comes to the supervisor alone, which passes it on once.
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            threading.Thread(target=self._watch, args=(child,), name=f"akadze-watch-{child.pid}", daemon=True).start()
+        except RuntimeError:  # a thread counts as a process, and has no room
+            child.kill()
+            child.wait()
+            raise
+        return child
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         child.wait()
@@ -119,14 +127,13 @@ class Supervisor:
 
     def _pass_on(self) -> None:
         # Two signals of one number are one to a process that had no time for the first; of two numbers they stay two.
-        # A child takes a second one of the first number for the same request, which systemd has sent to it, too. But
-        # until Python has started, SIGINT is an error of its own: who may be so young gets SIGTERM first.
+        # A child takes a second one of the first number for the same request, which systemd has sent to it, too.
+        number = _PASSED_ON[(_PASSED_ON.index(self._first) + self._signals) % len(_PASSED_ON)]
         self._stopped = self._stopped or time.monotonic()
-        for child, started in self._children.items():
-            first = self._first if self._stopped - started >= _STARTING else signal.SIGTERM
-            child.send_signal(_PASSED_ON[(_PASSED_ON.index(first) + self._signals) % len(_PASSED_ON)])
         self._signals += 1
         self._missing = 0
+        for child in self._children:
+            child.send_signal(number)
 
     def _ended(self, child: subprocess.Popen[bytes], ended: float, lifeline: int) -> None:
         lived = ended - self._children.pop(child)
@@ -169,12 +176,18 @@ class Supervisor:
 
 
 def end_with_supervisor() -> bool:
-    """In a child: ask this process to stop when its supervisor is gone, however it went. Tell whether it has one."""
+    """In a child: ask this process to stop when its supervisor is gone, however it went. Tell whether it has one.
+
+    SIGINT was held back while Python started, which makes a traceback of it. From here on, until the process serves, it
+    ends the process as SIGTERM does.
+    """
     given = os.environ.pop(_LIFELINE, None)
     if given is None:
         return False
     lifeline = int(given)
     os.set_inheritable(lifeline, False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def wait() -> None:
         os.read(lifeline, 1)

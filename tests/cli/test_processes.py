@@ -103,7 +103,10 @@ def test_two_signals_stay_two_for_a_process_that_had_no_time_for_the_first(start
     assert {table.job(job_id)["state"] for job_id in jobs} == {"queued"}
 
 
-def test_a_signal_to_all_processes_of_a_service_is_one_signal(start_worker: Starter, table: Table) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_service_is_one_signal(
+    start_worker: Starter, table: Table, number: signal.Signals
+) -> None:
     """As systemd sends it: what runs has the whole shutdown timeout, and a second one still hands back at once."""
     slow = IDLE.replace('return "sent"', "await asyncio.sleep(600 if current().job.meta else 3)\n    return 'late'")
     supervisor = start_worker(f"from akadze import current\n{slow}", *TWO, "--shutdown-timeout", "50s")
@@ -111,13 +114,13 @@ def test_a_signal_to_all_processes_of_a_service_is_one_signal(start_worker: Star
     wait_until(lambda: all(table.job(job_id)["state"] == "running" for job_id in jobs))
     service = [*pids(table), supervisor.pid]
     for pid in service[:-1]:
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, number)
     wait_until(lambda: supervisor.stderr.count("1 jobs still run") == 2)
-    supervisor.terminate()
+    os.kill(supervisor.pid, number)
     wait_until(lambda: table.job(jobs[0])["state"] != "running")
     assert [table.job(job_id)["state"] for job_id in jobs] == ["succeeded", "running"]
     for pid in filter(is_alive, service):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, number)
     assert supervisor.wait() == 0
     assert [table.job(job_id)["state"] for job_id in jobs] == ["succeeded", "queued"]
 
@@ -159,6 +162,9 @@ from akadze._worker import processes
 
 CHILD = '''
 import signal, time
+from akadze._worker.processes import end_with_supervisor
+
+end_with_supervisor()
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda received, frame: seen.append(signal.Signals(received).name))
 seen = []
@@ -168,26 +174,17 @@ for count in (1, 2):
         time.sleep(0.01)
     print(seen[-1], flush=True)
 '''
-processes._STARTING = float(sys.argv[1])
 sys.exit(processes.Supervisor([sys.executable, "-c", CHILD], 1).run())
 """
 
 
 @pytest.mark.parametrize(
-    ("starting", "number", "passed_on"),
-    [
-        # To a process that has long served what came: where all of a service get it, it gets the same twice.
-        ("0", signal.SIGTERM, "SIGTERM SIGINT"),
-        ("0", signal.SIGINT, "SIGINT SIGTERM"),
-        # At the start of Python itself SIGINT is an error with a traceback.
-        ("600", signal.SIGTERM, "SIGTERM SIGINT"),
-        ("600", signal.SIGINT, "SIGTERM SIGINT"),
-    ],
+    # Where all processes of a service get what came, they get the same twice.
+    ("number", "passed_on"),
+    [(signal.SIGTERM, "SIGTERM SIGINT"), (signal.SIGINT, "SIGINT SIGTERM")],
 )
-def test_which_signals_are_passed_on(
-    start_worker: Starter, starting: str, number: signal.Signals, passed_on: str
-) -> None:
-    supervisor = start_worker.program(LISTENING, starting)
+def test_which_signals_are_passed_on(start_worker: Starter, number: signal.Signals, passed_on: str) -> None:
+    supervisor = start_worker.program(LISTENING)
     supervisor.wait_for_output("up")
     os.kill(supervisor.pid, number)
     supervisor.wait_for_output("SIG")
