@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -197,10 +196,10 @@ def end_with_supervisor() -> bool:
     return True
 
 
-def command_of(arguments: Sequence[str]) -> list[str]:
+def command_of(arguments: Sequence[str], here: str) -> list[str]:
     """Return the command of one process for the arguments of ``akadze``, without ``--processes``.
 
-    It looks for modules where this process does.
+    It looks for modules where this process does, whose current directory is ``here``.
     """
     kept: list[str] = []
     given = iter(arguments)
@@ -210,7 +209,7 @@ def command_of(arguments: Sequence[str]) -> list[str]:
         elif not argument.startswith("--processes="):
             kept.append(argument)
     # With -m the current directory would come before Python's own modules, unless -P keeps it out. The app finds it.
-    safe = [] if sys.path[:1] in ([str(Path.cwd())], [""]) else ["-P"]
+    safe = [] if sys.path[:1] in ([here], [""]) else ["-P"]
     return [sys.executable, *safe, "-m", "akadze", *kept]
 
 

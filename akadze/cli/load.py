@@ -77,7 +77,7 @@ def _imported(name: str) -> ModuleType:
     from akadze._sqlstates import first_line
     from akadze.errors import AkadzeError
 
-    here = str(Path.cwd())
+    here = current_directory()
     if sys.path[:1] not in ([here], [""]):
         sys.path.insert(0, here)
     try:
@@ -93,6 +93,14 @@ def _imported(name: str) -> ModuleType:
             fail(f"{_place(inside)}{first_line(error)}", 2)
         _print_traceback(error, inside)
         raise typer.Exit(1) from None
+
+
+def current_directory() -> str:
+    """Return where the app's modules are looked for first; the end, in one line, if somebody has removed it."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        fail("the current directory has been removed: start the worker in one that is there", 1)
 
 
 def _leads(part: str, name: str) -> bool:

@@ -113,9 +113,10 @@ def worker(
             listen_url()
     if processes > 1:
         from akadze._worker.processes import Supervisor, command_of
+        from akadze.cli.load import current_directory
 
         settle_logs(prepare_logs(), log_level)
-        raise typer.Exit(Supervisor(command_of(sys.argv[1:]), processes).run())
+        raise typer.Exit(Supervisor(command_of(sys.argv[1:], current_directory()), processes).run())
 
     from akadze._worker.processes import end_with_supervisor
     from akadze.cli.load import check_database, load_app

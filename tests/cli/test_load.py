@@ -133,6 +133,18 @@ def test_the_module_of_the_current_directory_wins_over_an_installed_one(cli: Cli
     assert "twin:app is of type str" in cli("worker", "twin:app").stderr
 
 
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["one", "two"])
+def test_a_current_directory_that_has_been_removed_is_told_in_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[str]
+) -> None:
+    (tmp_path / "release").mkdir()
+    monkeypatch.chdir(tmp_path / "release")
+    (tmp_path / "release").rmdir()
+    result = cli("worker", "good:app", *processes)
+    assert result.code == 1
+    assert result.stderr == "error: the current directory has been removed: start the worker in one that is there\n"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
