@@ -1,4 +1,4 @@
-"""Contract, section 14: `akadze worker`, given the app of a Django project."""
+"""Contract, sections 5 and 14: `akadze worker`, given the app of a Django project."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_a_module_that_sets_django_up_gives_akadze_worker_its_app(
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("insert into akadze.jobs (task, args) values ('finish', '{\"text\": \"note\"}')")
             wait_until(lambda: connection.execute("select state from akadze.jobs").fetchone() == ("succeeded",))
-            assert connection.execute("select text from shop_note").fetchall() == [("note",)]
+            # What the task wrote in its complete_tx block committed with its success.
+            together = connection.execute("select n.text, n.xmin = j.xmin from shop_note n, akadze.jobs j").fetchall()
+            assert together == [("note", True)]
         worker.terminate()
         assert worker.wait() == 0
     finally:

@@ -15,7 +15,6 @@ from django.test import SimpleTestCase
 
 from akadze.contrib.django import models
 from akadze.contrib.django.models import Job
-from akadze.contrib.django.testing import drain
 from shop import jobs
 from shop.models import Note, Order
 
@@ -115,15 +114,6 @@ class Run(WorkerTestCase):
         ids = [self.enqueue(jobs.note_async, text=str(number)) for number in range(10)]
         self.assertEqual({_ended(job_id).state for job_id in ids}, {"succeeded"})
         self.assertEqual(Note.objects.count(), 10)
-
-
-class Drain(WorkerTestCase):
-    def test_drain_outside_a_transaction_commits_as_a_worker_does(self) -> None:
-        jobs.finish.using(session=connection).enqueue(text="note")
-        jobs.note_and_fail.using(session=connection).enqueue(text="kept")
-        drain()
-        self.assertEqual(rows("select state from akadze.jobs order by id"), [("succeeded",), ("failed",)])
-        self.assertEqual(rows("select text from shop_note order by id"), [("note",), ("kept",)])
 
 
 class Command(WorkerTestCase):
