@@ -36,14 +36,14 @@ async def orders(rows: Rows) -> None:
 
 async def test_every_job_gets_the_shared_options(engine: Engine, note: Any, app: Akadze, rows: Rows) -> None:
     seen: list[Any] = []
-    app.hooks.on_enqueue.append(lambda connection, job: seen.append(job.args["n"]))
+    app.hooks.on_enqueue.append(lambda connection, job: seen.append({"id": job.id, "n": job.args["n"]}))
     async with engine.begin() as connection:
         await note.using(
             session=connection, delay=timedelta(hours=1), priority=7, max_attempts=9, limit_key="k", expires_at=E,
             meta={"a": 1},
         ).enqueue_many({"n": n} for n in range(2500))  # fmt: skip
     assert await numbers(rows) == list(range(2500))
-    assert seen == list(range(2500))
+    assert seen == await rows("select id, args -> 'n' as n from akadze.jobs order by id")
     assert await rows(
         "select distinct task, queue, state, priority, max_attempts, limit_key, unique_key, expires_at, meta,"
         " run_at - created_at as delay from akadze.jobs"
