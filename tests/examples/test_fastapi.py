@@ -1,4 +1,4 @@
-"""The example for FastAPI: a web server and a worker that run, requests that commit and roll back."""
+"""Contract, sections 2 and 5: the example for FastAPI, with requests that commit and roll back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found in an error that a hook has raised, whatever came before it."""
+"""Contract, section 11: what is found in an error that a hook has raised, whatever came before it."""
 
 from __future__ import annotations
 
