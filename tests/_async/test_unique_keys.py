@@ -97,12 +97,16 @@ async def test_a_finished_run_frees_its_key(engine: Engine, note: Any, app: Akad
     assert await states(rows) == ["succeeded", "succeeded"]
 
 
-@pytest.mark.parametrize("attempt", [0, 1], ids=["before its first start", "while it waits for a retry"])
+QUEUED = pytest.mark.parametrize("attempt", [0, 1], ids=["before its first start", "while it waits for a retry"])
+AWAIT_A_RETRY = "update akadze.jobs set attempt = 1, run_count = 1, run_at = now() + interval '1 hour'"
+
+
+@QUEUED
 async def test_an_expired_holder_gives_way(attempt: int, engine: Engine, note: Any, rows: Rows) -> None:
     async with engine.begin() as connection:
         await note.using(session=connection, unique_key="u", expires_at=PAST).enqueue(n=1)
     if attempt:
-        await rows("update akadze.jobs set attempt = 1, run_count = 1, run_at = now() + interval '1 hour'")
+        await rows(AWAIT_A_RETRY)
     async with engine.begin() as connection:
         await note.using(session=connection, unique_key="u").enqueue(n=2)
     assert await rows(
@@ -114,16 +118,19 @@ async def test_an_expired_holder_gives_way(attempt: int, engine: Engine, note: A
     ]
 
 
-async def test_a_holder_that_was_asked_to_cancel_gives_way(engine: Engine, note: Any, rows: Rows) -> None:
+@QUEUED
+async def test_a_holder_that_was_asked_to_cancel_gives_way(attempt: int, engine: Engine, note: Any, rows: Rows) -> None:
     async with engine.begin() as connection:
         await note.using(session=connection, unique_key="u").enqueue(n=1)
+    if attempt:
+        await rows(AWAIT_A_RETRY)
     [first] = await ids(rows)
     async with engine.begin() as connection:
         await request_cancel(connection, first)
         await note.using(session=connection, unique_key="u").enqueue(n=2)
-    assert await rows("select state, expired from akadze.jobs order by id") == [
-        {"state": "cancelled", "expired": False},
-        {"state": "queued", "expired": False},
+    assert await rows("select state, expired, attempt, args -> 'n' as n from akadze.jobs order by id") == [
+        {"state": "cancelled", "expired": False, "attempt": attempt, "n": 1},
+        {"state": "queued", "expired": False, "attempt": 0, "n": 2},
     ]
 
 
