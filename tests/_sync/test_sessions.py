@@ -44,8 +44,12 @@ KEPT = [
     "sqlalchemy scoped session",
     "psycopg",
     "psycopg with begin and commit",
+    "psycopg with dict rows",
     "psycopg with raw cursors",
+    "psycopg, repeatable read",
+    "psycopg with odd settings",
     "psycopg in a pipeline",
+    "psycopg with other JSON functions",
 ]
 
 
