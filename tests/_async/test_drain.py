@@ -86,6 +86,11 @@ async def test_drain_wants_the_app() -> None:
         await drain("shop:app")
 
 
+async def test_the_app_is_given_by_its_position(app: Akadze) -> None:
+    with pytest.raises(TypeError, match="positional-only"):
+        await drain(app=app)  # type: ignore[call-arg]  # what is tested
+
+
 async def test_nothing_to_do_is_no_error(app: Akadze) -> None:
     await drain(app)
     await drain(app, limit=1)

@@ -206,6 +206,7 @@ async def test_on_transition_is_told_of_every_way_out_of_running(engine: Engine,
     seen: list[Any] = []
     ends: dict[str, Any] = {
         "error": ZeroDivisionError(),
+        "retry": Retry(timedelta(hours=1)),
         "snooze": Snooze(timedelta(hours=1)),
         "fail": Fail("no"),
         "cancel": Cancel("no"),
@@ -224,6 +225,7 @@ async def test_on_transition_is_told_of_every_way_out_of_running(engine: Engine,
     assert [entry for entry in seen if entry[1] == "queued"] == [(how, "queued", "running") for how in ends]
     assert [entry for entry in seen if entry[1] == "running"] == [
         ("error", "running", "queued"),
+        ("retry", "running", "queued"),
         ("snooze", "running", "queued"),
         ("fail", "running", "failed"),
         ("cancel", "running", "cancelled"),

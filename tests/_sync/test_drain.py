@@ -87,6 +87,11 @@ def test_drain_wants_the_app() -> None:
         drain("shop:app")
 
 
+def test_the_app_is_given_by_its_position(app: Akadze) -> None:
+    with pytest.raises(TypeError, match="positional-only"):
+        drain(app=app)  # type: ignore[call-arg]  # what is tested
+
+
 def test_nothing_to_do_is_no_error(app: Akadze) -> None:
     drain(app)
     drain(app, limit=1)

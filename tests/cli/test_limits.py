@@ -38,6 +38,20 @@ def test_tells_a_person_in_words(cli: Cli) -> None:
     assert cli("limits", "clear", "k").stdout == "Key k has no limits.\n"
 
 
+@pytest.mark.usefixtures("person")
+def test_a_person_gets_a_table_of_limits(cli: Cli) -> None:
+    cli("limits", "set", "two words", "--max-running", "3")
+    cli("limits", "set", "e\nf", "--max-starts", "5", "--window", "1m")
+    lines = cli("limits", "list").lines
+    assert not [line for line in lines if "=" in line]
+    header = next(line for line in lines if "key" in line)
+    assert header.split() == ["key", "max_running", "max_starts", "window_seconds"]
+    assert [row.split() for row in lines if "two words" in row or "e\\nf" in row] == [
+        ["e\\nf", "5", "60"],
+        ["two", "words", "3"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -75,3 +75,11 @@ def test_migrate_tells_which_migrations_are_new(cli: Cli, empty_database_url: st
     assert json.loads(cli("migrate", "--json", url=empty_database_url).stdout) == [
         {"version": version, "new": False} for version in versions
     ]
+
+
+@pytest.mark.usefixtures("person")
+def test_migrate_shows_a_person_a_table(cli: Cli, empty_database_url: str) -> None:
+    lines = cli("migrate", url=empty_database_url).lines
+    assert next(line for line in lines if "version" in line).split() == ["version", "new"]
+    assert [line.split() for line in lines if "0001" in line] == [["0001_tables", "true"]]
+    assert not [line for line in lines if "=" in line]

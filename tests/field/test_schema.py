@@ -16,7 +16,18 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from akadze import Akadze, applied_versions, dev, list_jobs, list_limits, list_workers, metrics, queue_snapshot, sync
+from akadze import (
+    Akadze,
+    applied_versions,
+    dev,
+    list_jobs,
+    list_limits,
+    list_paused_queues,
+    list_workers,
+    metrics,
+    queue_snapshot,
+    sync,
+)
 from akadze.sync.metrics import render_metrics
 from tests.database import create_database
 from tests.families import FULL
@@ -143,6 +154,7 @@ def read_everything(url: str) -> None:
     assert {job.task for job in sync.list_jobs(app.sync_engine, meta={"a": 1})} == {"note"}
     assert [limit.key for limit in sync.list_limits(app.sync_engine)] == ["k"]
     sync.list_workers(app.sync_engine)
+    sync.list_paused_queues(app.sync_engine)
     assert sync.queue_snapshot(app.sync_engine).counts
     assert 'akadze_jobs{queue="default",state=' in render_metrics(app.sync_engine)
     assert sync.applied_versions(url) != []
@@ -155,6 +167,7 @@ async def read_everything_async(url: str) -> None:
     assert {job.task for job in await list_jobs(app.engine, meta={"a": 1})} == {"note"}
     assert [limit.key for limit in await list_limits(app.engine)] == ["k"]
     await list_workers(app.engine)
+    await list_paused_queues(app.engine)
     assert (await queue_snapshot(app.engine)).counts
     assert 'akadze_jobs{queue="default",state=' in await metrics.render_metrics(app.engine)
     assert await applied_versions(url) != []

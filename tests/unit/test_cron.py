@@ -55,6 +55,34 @@ def test_fires_that_a_gap_lays_on_one_instant_are_one() -> None:
     assert fires("30 2,3 * * *", "America/New_York", "2026-03-08 05:00", "2026-03-09 04:00") == ["2026-03-08 07:30"]
 
 
+@pytest.mark.parametrize("hours", ["0-23", "0-23/1", "0,1-23"])
+def test_an_hour_field_of_all_hours_is_fixed_when_it_does_not_start_with_a_star(hours: str) -> None:
+    assert fires(f"30 {hours} * * *", "Europe/Berlin", "2026-10-24 23:00", "2026-10-25 03:00") == [
+        "2026-10-24 23:30",
+        "2026-10-25 00:30",
+        "2026-10-25 02:30",
+    ]
+    assert fires(f"30 {hours} * * *", "Europe/Berlin", "2026-03-28 23:00", "2026-03-29 03:00") == [
+        "2026-03-28 23:30",
+        "2026-03-29 00:30",
+        "2026-03-29 01:30",
+        "2026-03-29 02:30",
+    ]
+
+
+def test_no_other_field_than_the_hour_decides_what_a_change_of_the_clock_does() -> None:
+    assert fires("*/30 2 * * *", "Europe/Berlin", "2026-10-24 22:00", "2026-10-25 22:00") == [
+        "2026-10-25 00:00",
+        "2026-10-25 00:30",
+    ]
+    assert fires("30 * 25 10 0", "Europe/Berlin", "2026-10-24 23:00", "2026-10-25 03:00") == [
+        "2026-10-24 23:30",
+        "2026-10-25 00:30",
+        "2026-10-25 01:30",
+        "2026-10-25 02:30",
+    ]
+
+
 def test_an_hour_that_starts_with_a_star_has_no_fire_for_minutes_that_do_not_exist() -> None:
     assert fires("30 */2 * * *", "America/New_York", "2026-03-08 05:00", "2026-03-08 10:00") == [
         "2026-03-08 05:30",

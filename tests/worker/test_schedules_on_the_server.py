@@ -73,6 +73,24 @@ async def test_a_role_with_no_more_than_the_tables_rows_can_fire(app: Akadze, ta
         tables.execute("drop role akadze_schedules_test")
 
 
+async def test_slots_are_due_by_the_clock_of_the_database_however_far_that_of_the_worker_is(
+    app: Akadze, tables: Tables
+) -> None:
+    add_task(app)
+    app.add_schedule("report", cron="0 0 * * *")
+    tables.execute("create schema ahead")
+    tables.execute(
+        "create function ahead.clock_timestamp() returns timestamptz language sql"
+        " as $$select timestamptz '2040-02-29 00:00:05Z'$$"
+    )
+    async with app.engine.connect() as connection:
+        await connection.execute(text("set search_path to ahead, pg_catalog"))
+        await connection.commit()
+        assert (await Schedules(app).step(connection)).fired == 1
+        await connection.invalidate()
+    assert jobs(tables, "run_at") == [datetime(2040, 2, 29, tzinfo=UTC)]
+
+
 async def test_session_settings_do_not_change_slots(app: Akadze, tables: Tables) -> None:
     add_task(app)
     app.add_schedule("report", every=SECOND)
