@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from sqlalchemy import text
 
 from akadze import dev
 from akadze.demo import story
@@ -237,6 +238,19 @@ def test_the_commands_for_a_kept_database_that_was_given_say_how_they_find_it(
     printed = capsys.readouterr().out
     told = printed.index("with AKADZE_DATABASE_URL set to its URL:")
     assert told < printed.index("akadze jobs list")
+
+
+def test_a_demo_that_breaks_a_promise_ends_with_code_1(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def tell(stage: Stage) -> None:
+        async with stage.engine.begin() as connection:
+            await connection.execute(text("insert into akadze.jobs (task, state) values ('shop.send_mail', 'failed')"))
+
+    monkeypatch.setenv("AKADZE_DATABASE_URL", database_url)
+    monkeypatch.setattr(story, "tell", tell)
+    assert show(Screen(), keep=False) == 1
+    assert "BROKEN" in capsys.readouterr().out
 
 
 def test_the_demo_names_a_customer_for_each_way_a_mail_can_go() -> None:

