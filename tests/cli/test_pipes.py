@@ -61,7 +61,8 @@ def test_a_reader_that_wants_one_line_ends_a_list_in_silence(shell: Shell, line:
 
 
 @pytest.mark.parametrize(
-    "line", few(["metrics", "queues list", "--version", "jobs list --help"], kept=["metrics", "--version"])
+    "line",
+    few(["metrics", "queues list", "--version", "jobs list --help"], kept=["metrics", "--version", "jobs list --help"]),
 )
 def test_a_reader_that_wants_nothing_sees_no_noise(shell: Shell, line: str) -> None:
     assert shell(f"akadze {line} | true").stderr == ""

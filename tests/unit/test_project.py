@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows."""
+"""Rules of the house that no linter knows; those of SQL and migrations stand for section 13 of the contract."""
 
 from __future__ import annotations
 
