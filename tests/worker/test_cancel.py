@@ -164,6 +164,12 @@ async def _returns_nothing() -> None:
     pass
 
 
+async def _raises_in_its_block() -> None:
+    async with current().complete_tx() as connection:
+        await connection.execute(text("select 1"))
+        raise ValueError("inside the block")
+
+
 async def _completes_and_raises() -> None:
     async with current().complete_tx() as connection:
         await connection.execute(text("select 1"))
@@ -181,6 +187,7 @@ async def _completes_and_raises() -> None:
         (_fails, "cancelled", 1),
         (_times_out, "cancelled", 1),
         (_returns_nonsense, "cancelled", 1),
+        (_raises_in_its_block, "cancelled", 1),
         (_returns, "succeeded", 0),
         (_returns_nothing, "succeeded", 0),
         (_completes_and_raises, "succeeded", 0),
@@ -210,6 +217,35 @@ async def test_a_running_job_that_was_asked_to_cancel_ends_by_what_its_body_does
     assert row["result"] == (1 if body is _returns else None)
     await served.stop()
     assert starts == [1]
+
+
+async def test_a_running_job_is_not_interrupted_by_a_request_that_its_worker_has_seen_to(
+    app: Akadze, table: Table, serve: Serve
+) -> None:
+    release = asyncio.Event()
+    interrupted: list[int] = []
+
+    @app.task("task")
+    async def task() -> str:
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            interrupted.append(current().job.id)
+            raise
+        return "done"
+
+    running = await enqueue(task)
+    await serve(slots=1, heartbeat_interval=0.05)
+    await table.in_state(running, "running")
+    waiting = await enqueue(task)
+    await cancel(app, running, waiting)
+    assert (await table.ended(waiting))["state"] == "cancelled"
+    last = await table.value("select heartbeat_at from akadze.workers")
+    await table.until("select heartbeat_at > %s from akadze.workers", last)
+    assert (await table.job(running))["state"] == "running"
+    release.set()
+    row = await table.ended(running)
+    assert (row["state"], row["result"], row["run_count"], interrupted) == ("succeeded", "done", 1, [])
 
 
 async def test_a_cancelled_job_keeps_the_error_of_its_last_run(app: Akadze, table: Table, serve: Serve) -> None:

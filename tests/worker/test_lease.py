@@ -45,9 +45,14 @@ async def test_a_worker_registers_itself_with_its_own_ttl_and_beats(app: Akadze,
     assert await list_workers(app.engine) == ()
 
 
-async def test_beats_are_an_interval_apart(app: Akadze, table: Table, serve: Serve) -> None:
-    app.register(_nothing, name="task")
-    await serve(heartbeat_interval=0.4, heartbeat_ttl=30)
+async def test_beats_are_an_interval_apart_whatever_runs(app: Akadze, table: Table, serve: Serve) -> None:
+    @app.task("long")
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    await enqueue_many(long, [{}] * 5)
+    await serve(heartbeat_interval=0.4, heartbeat_ttl=30, slots=5, shutdown_timeout=0)
+    await table.until("select count(*) = 5 from akadze.jobs where state = 'running'")
     beats = [await table.value("select heartbeat_at from akadze.workers")]
     for _ in range(5):
         await table.until("select heartbeat_at > %s from akadze.workers", beats[-1])

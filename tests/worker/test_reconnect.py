@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -298,6 +299,8 @@ async def test_errors_that_pass_are_tried_again(
     finally:
         await table.rows("drop trigger fail on akadze.jobs")
     assert (row["state"], row["run_count"], row["attempt"]) == ("succeeded", 1, 0)
+    # Three pauses, each twice as long as the one before and at least half of what it may be.
+    assert row["started_at"] - row["created_at"] >= timedelta(seconds=0.175)
     assert served.up
     assert len([warning for warning in warnings_of(caplog) if "out of reach or refuses" in warning]) == 1
 

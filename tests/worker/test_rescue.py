@@ -50,6 +50,20 @@ async def test_a_lost_job_spends_an_attempt_and_comes_back_with_the_default_back
     assert (row["state"], row["attempt"], row["run_count"]) == ("succeeded", 1, 2)
 
 
+@pytest.mark.parametrize(("spent", "longest"), [(1, 2), (4, 16), (8, 256), (9, 300), (2147483000, 300)])
+async def test_the_backoff_of_a_lost_job_doubles_with_each_attempt_up_to_300_seconds(
+    task: Task[[]], table: Table, serve: Serve, spent: int, longest: int
+) -> None:
+    jobs = await enqueue_many(task, [{}] * 8, max_attempts=2147483647)
+    await lose(table, *jobs)
+    await table.rows("update akadze.jobs set attempt = %s", spent)
+    await serve()
+    for job_id in jobs:
+        row = await table.in_state(job_id, "queued")
+        delay = row["run_at"] - datetime.fromisoformat(row["errors"][0]["at"])
+        assert timedelta(seconds=longest / 2) <= delay <= timedelta(seconds=longest)
+
+
 async def test_of_the_errors_of_a_lost_job_the_last_ten_are_kept(task: Task[[]], table: Table, serve: Serve) -> None:
     job_id = await enqueue(task, max_attempts=1)
     await lose(table, job_id)
