@@ -180,6 +180,20 @@ async def test_the_pauses_between_tries_grow_up_to_a_second_and_begin_anew_after
     assert pauses[7:] == [0.05, 0.01]
 
 
+async def test_no_duty_of_a_worker_hammers_a_database_that_is_away(
+    distant: Akadze, proxy: Proxy, table: Table, serve: Serve
+) -> None:
+    distant.register(_nothing, name="task")
+    served = await serve(distant, heartbeat_interval=0.05, heartbeat_ttl=30)
+    await table.until("select sleeping from akadze.workers")  # it listens
+    proxy.cut()
+    await asyncio.sleep(1.5)  # what is counted is how often it tries
+    # Claims, heartbeat, upkeep and wake-ups, each with seven tries at most.
+    assert 4 <= proxy.refused <= 40
+    proxy.restore()
+    await served.stop()
+
+
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_a_complete_tx_block_that_loses_its_connection_is_an_error_of_the_run(
     distant: Akadze, proxy: Proxy, table: Table, serve: Serve, colour: str
