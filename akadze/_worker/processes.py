@@ -178,14 +178,13 @@ def end_with_supervisor() -> bool:
     """In a child: ask this process to stop when its supervisor is gone, however it went. Tell whether it has one.
 
     SIGINT was held back while Python started, which makes a traceback of it. From here on, until the process serves, it
-    ends the process as SIGTERM does.
+    ends the process as SIGTERM does, and as it ends a worker without a supervisor: by the handler of `akadze.cli.main`.
     """
     given = os.environ.pop(_LIFELINE, None)
     if given is None:
         return False
     lifeline = int(given)
     os.set_inheritable(lifeline, False)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def wait() -> None:

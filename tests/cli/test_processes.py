@@ -156,6 +156,32 @@ def test_a_process_that_a_signal_ends_is_clean_only_if_it_was_about_to_start(
     assert supervisor.wait() == code
 
 
+AT_ONCE = """
+import sys
+from akadze._worker import processes
+from akadze.cli import main
+
+processes._STARTING = 0.0
+sys.argv = ["akadze", "worker", "slow:app", "--processes", "2"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_app_is_imported_is_a_clean_stop_however_long_that_takes(
+    start_worker: Starter, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As without processes: what the app has printed is there, too."""
+    printing = "import sys, time\nprint('imported in part')\nprint('importing', file=sys.stderr, flush=True)\n"
+    (tmp_path / "slow.py").write_text(f"{printing}time.sleep(600)\n")
+    supervisor = start_worker.program(AT_ONCE, environment={"PYTHONUNBUFFERED": ""})
+    wait_until(lambda: supervisor.stderr.count("importing") == 2)
+    os.kill(supervisor.pid, number)
+    assert supervisor.wait() == 0
+    assert supervisor.stdout.count("imported in part") == 2
+    assert "Traceback" not in supervisor.stderr
+
+
 LISTENING = """
 import sys
 from akadze._worker import processes
