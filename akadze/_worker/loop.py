@@ -273,8 +273,9 @@ class Loop:
 
     async def _look_for_lost_answers(self) -> None:
         """Hand back what the table says this worker runs and it does not know: the answer to a claim was lost."""
+        known = {*self.runs}  # one of these may end in its complete_tx while the table is read
         for key in await self._exchange.runs_of_worker():
-            if key not in self.runs and not self._writer.knows(key):
+            if key not in known and not self._writer.knows(key):
                 logger.warning("job %s was claimed in an answer that was lost: it is handed back", key[0])
                 self._writer.hand_back([key])
         if self._reconcile:

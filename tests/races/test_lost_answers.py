@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from akadze import Akadze, Snooze, current
+from akadze._worker.exchange import Exchange
 from tests.claims.clients import Watcher
 from tests.claims.fixtures import Connect
 from tests.claims.line import Line
@@ -136,6 +137,34 @@ async def test_a_job_whose_claim_was_never_answered_is_handed_back_and_runs(
     assert (job["state"], job["run_count"], job["attempt"], job["errors"]) == ("succeeded", 2, 0, [])
     assert runs.started == {job_id: 1}
     assert len(messages(warnings, "was claimed in an answer that was lost")) == 1
+
+
+async def test_a_job_that_its_body_finishes_while_the_worker_looks_is_not_taken_for_a_lost_one(
+    table: Table, serve: Serve, line: Line, app: Akadze, warnings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker reads what runs, then complete_tx commits and the body ends, then it compares."""
+    read, release = Exchange.runs_of_worker, asyncio.Event()
+
+    async def body() -> None:
+        await release.wait()
+        async with current().complete_tx():
+            pass
+
+    async def read_early(exchange: Exchange) -> set[tuple[int, int]]:
+        found = await read(exchange)
+        if found and not release.is_set():
+            release.set()
+            await until(lambda: not worker.worker._serving._loop.runs)
+        return found
+
+    app.register(body, name=_NAME)
+    monkeypatch.setattr(Exchange, "runs_of_worker", read_early)
+    worker: Any = await serve()
+    job_id = await line.add_one(task=_NAME)
+    job = await table.ended(job_id)
+    await worker.stop()
+    assert (job["state"], job["run_count"]) == ("succeeded", 1)
+    assert messages(warnings, f"job {job_id}") == []
 
 
 async def test_a_claim_that_never_reached_the_server_is_made_again(
