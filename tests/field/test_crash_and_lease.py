@@ -26,6 +26,8 @@ async def slow():
 """
 #: The lease of the cases in less time, for the short forms.
 SHORT = {"heartbeat_interval": 0.2, "heartbeat_ttl": 1}
+#: For a worker of many jobs at once: each connects to the database as it starts, which holds up the loop.
+MANY = {"heartbeat_interval": 0.2, "heartbeat_ttl": 5}
 
 
 def test_b001_jobs_of_a_worker_whose_row_is_gone_come_back(world: World) -> None:
@@ -160,13 +162,13 @@ def test_b008_lost_jobs_behind_a_page_of_healthy_ones_come_back(world: World) ->
     world.worker(SLOW, slots=40)
     healthy = world.enqueue("slow", 40, max_attempts=3)
     world.until("select count(*) = 40 from akadze.jobs where state = 'running'")
-    second = world.worker(SLOW, slots=40, **SHORT)
+    second = world.worker(SLOW, slots=40, **MANY)
     lost = world.enqueue("slow", 40, max_attempts=3)
     world.until("select count(*) = 80 from akadze.jobs where state = 'running'")
     second.kill()
     third = world.worker(SLOW, slots=40)
 
-    within = SHORT["heartbeat_ttl"] + 10
+    within = MANY["heartbeat_ttl"] + 10
     world.until("select count(*) = 40 from public.runs where pid = %s", third.pid, timeout=within)
 
     runs = "select distinct state, run_count, attempt from akadze.jobs where id = any(%s)"
@@ -197,7 +199,7 @@ def test_b009_a_rescue_that_a_crash_of_the_database_breaks_off_is_done_again(
                 await asyncio.sleep(600)
     """
     world = own_world
-    first = world.worker(source, slots=20, **SHORT)
+    first = world.worker(source, slots=20, **MANY)
     jobs = world.enqueue("once more", 20, max_attempts=3)
     world.until("select count(*) = 20 from public.runs")
     dead = world.job(jobs[0])["worker_id"]
